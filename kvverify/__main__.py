@@ -1,0 +1,6 @@
+"""``python -m kvverify``."""
+
+from kvverify.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Adapters over real KV copy kernels, one module each, imported only when asked for."""
