@@ -1,0 +1,116 @@
+"""The ``kvverify`` command: a table of commands, each loaded on use, and the edge where errors become exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from kvverify.errors import KvverifyError
+from kvverify.events import EXIT_CODES, EXIT_INTERRUPTED, Verdict
+
+# name -> (module that holds `command`, help line). The help line stands here so that `kvverify --help` imports no command.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "layout": ("kvverify.cli.layout", "Show which byte of a model's KV cache is what."),
+    "kernels": ("kvverify.cli.kernels", "List the copy kernels that run here, and why others do not."),
+    "roundtrip": ("kvverify.cli.roundtrip", "Fuzz copy kernels and compare every byte of the allocation."),
+    "selftest": ("kvverify.cli.selftest", "Plant every known fault and show which check kills it."),
+    "replay": ("kvverify.cli.replay", "Run the sequence of a failure file again."),
+    "report": ("kvverify.cli.report", "Make the reports of a run again from its events."),
+}
+
+EPILOG = "Exit codes: 0 pass, 1 a check failed, 2 usage or environment error, 3 inconclusive or nothing ran, 130 interrupted."
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, so that help and typing mistakes cost no import."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the command, None where there is none of this name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve as click does, but name the nearest commands where there is none."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from kvverify.errors import nearest
+
+            raise click.UsageError(f"no command {args[0]!r}; {nearest(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands without importing one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        import kvverify
+
+        click.echo(f"kvverify {kvverify.__version__}")
+        ctx.exit(0)
+
+
+@click.command(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+def cli() -> None:
+    """Verify KV-cache copies, tiers and quantised formats against real software."""
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; a command's own return value is its exit code (None is 0).
+
+    Every error leaves here as one line on standard error. An unexpected one is a defect of kvverify: it keeps its traceback
+    and ends with 2, since 1 means that a check failed.
+    """
+    try:
+        code: Any = cli.main(
+            args=None if argv is None else list(argv),
+            prog_name="kvverify",
+            standalone_mode=False,
+            auto_envvar_prefix="KVVERIFY",
+        )
+    except KvverifyError as error:
+        return _complain(str(error), error.exit_code)
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx is not None else "kvverify"
+        return _complain(f"{error.format_message()} (see {where} --help)")
+    except click.ClickException as error:
+        return _complain(error.format_message())
+    except (click.Abort, KeyboardInterrupt):
+        return _complain("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # the reader of our output is gone; the interpreter must not meet that again when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_CODES[Verdict.ERROR]
+    except Exception as error:  # noqa: BLE001 - process edge: Python's own exit code 1 would read as a failed check
+        import traceback
+
+        traceback.print_exc()
+        return _complain(f"internal error, please report it: {type(error).__name__}: {error}")
+    return code if isinstance(code, int) else 0
+
+
+def _complain(text: str, code: int = EXIT_CODES[Verdict.ERROR]) -> int:
+    print(f"kvverify: {' '.join(text.split())}", file=sys.stderr)
+    return code
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    sys.exit(run())

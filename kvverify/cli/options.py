@@ -1,0 +1,55 @@
+"""Options that commands share, declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+out_option = click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    metavar="DIR",
+    help="Folder that gets the run folder.",
+)
+resume_option = click.option(
+    "--resume",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="RUN",
+    help="Go on with an interrupted run: its folder.",
+)
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    metavar="N",
+    help="Seed of all random choices. The run prints the one it used.",
+)
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Make the last line of standard output one JSON document.",
+)
+
+
+def run_options(command: F) -> F:
+    """Add ``--out``, ``--resume``, ``--seed`` and ``--json`` to a command that runs checks.
+
+    The command receives ``out: Path``, ``resume: Path | None``, ``seed: int | None`` and ``as_json: bool``.
+    """
+    for option in (json_option, seed_option, resume_option, out_option):  # the last applied comes first in the help
+        command = option(command)
+    return command
+
+
+def sources(context: click.Context) -> dict[str, str]:
+    """Return where each option's value came from: ``default``, ``environment`` or ``command line``."""
+    words = {"COMMANDLINE": "command line", "ENVIRONMENT": "environment"}
+    found = {name: context.get_parameter_source(name) for name in context.params}
+    return {name: words.get(source.name, "default") for name, source in found.items() if source is not None}
