@@ -35,9 +35,13 @@ class ArenaView(Protocol):
 class CopyKernel(Protocol):
     """A KV copy kernel between device blocks and host slots.
 
+    Making an instance imports the library behind it and raises ImportError or EnvironmentProblem where that cannot run here.
+
     Optional attributes, used where present: ``groups`` (accepts several block tables; calls then get ``group=g``),
     ``ordered`` (effects in issue order), ``caller_syncs``, ``blocks_per_slot``, ``load_part(slot, first, block_ids)``,
-    ``done()``, ``provenance()``.
+    ``partial_slots`` (the last slot of a store may get fewer than ``blocks_per_slot`` blocks; without it kvverify only makes
+    full slots), ``slow`` (a copy takes milliseconds, as under an interpreter: campaigns give it fewer blocks), ``done()``,
+    ``provenance()`` (callable before ``prepare`` and after the copies; says which path really ran).
     """
 
     name: str

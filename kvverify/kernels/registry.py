@@ -1,0 +1,205 @@
+"""From what the user typed to a kernel: built-in names, installed plug-ins, ``pkg.mod:Attr`` and ``file.py:Attr``.
+
+:func:`resolve` imports nothing of a third party, so that the parent process stays light and alive;
+:meth:`KernelSource.create` does, and belongs into a child process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from kvverify.errors import ContractError, EnvironmentProblem, UsageError, nearest
+
+if TYPE_CHECKING:
+    from kvverify.kernels.contract import CopyKernel
+    from kvverify.layout.placement import Layout
+
+ENTRY_POINT_GROUP = "kvverify.kernels"
+_METHODS = ("supports", "prepare", "store", "load", "wait", "close")
+_QUIET_LMCACHE: Mapping[str, str] = {
+    "LMCACHE_TRACK_USAGE": "false",
+    "DO_NOT_TRACK": "1",
+    "LMCACHE_LOG_LEVEL": "WARNING",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """Where a kernel comes from.
+
+    ``spec`` means the same kernel in any process and working folder; ``environment`` are the variables a process needs before
+    it calls :meth:`create`.
+    """
+
+    name: str
+    spec: str
+    target: str  # module:attribute or file:attribute
+    builtin: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def create(self, **keywords: Any) -> CopyKernel:
+        """Import the kernel's code and return a new instance; ``keywords`` go to its constructor.
+
+        Raises:
+            UsageError: no such module or attribute.
+            EnvironmentProblem: a library the kernel needs is missing.
+            ContractError: what it names is not a copy kernel.
+            Exception: whatever the code of a third party raises when imported or called.
+        """
+        try:
+            factory = self._factory()
+            _check_callable_with(factory, keywords, self.spec)
+            kernel = factory(**keywords)
+        except ImportError as error:
+            raise EnvironmentProblem(f"{self.name} cannot run here: {error}") from error
+        check_kernel(kernel, self.spec)
+        checked: CopyKernel = kernel
+        return checked
+
+    def _factory(self) -> Callable[..., Any]:
+        where, _, attribute = self.target.rpartition(":")
+        module = _import_file(Path(where)) if where.endswith(".py") else self._import_module(where)
+        value: Any = module
+        for part in attribute.split("."):
+            if not hasattr(value, part):
+                public = [n for n in vars(value) if not n.startswith("_")]
+                raise UsageError(f"kernel {self.spec!r}: {where} has no attribute {part!r}; {nearest(part, public)}")
+            value = getattr(value, part)
+        if not callable(value):
+            raise ContractError(
+                f"{self.spec}: is a {type(value).__name__}, expected a class or a function without arguments that returns a kernel"
+            )
+        factory: Callable[..., Any] = value
+        return factory
+
+    def _import_module(self, name: str) -> ModuleType:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+                raise UsageError(
+                    f"kernel {self.spec!r}: no module named {error.name!r}; is it installed here?"
+                ) from error
+            raise
+
+
+_BUILTIN: Mapping[str, tuple[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "torch": ("kvverify.kernels.torch_reference:TorchReference", {}),
+    }
+)
+
+
+def names() -> list[str]:
+    """Names that need no path: built-in kernels, then installed plug-ins."""
+    return [*_BUILTIN, *sorted(set(_entry_points()) - set(_BUILTIN))]
+
+
+def resolve(spec: str) -> KernelSource:
+    """Return the source of the kernel called ``spec``, without importing it.
+
+    Raises:
+        UsageError: no kernel of that name, no such file, or nothing after the colon.
+    """
+    if spec in _BUILTIN:
+        target, environment = _BUILTIN[spec]
+        return KernelSource(spec, spec, target, builtin=True, environment=environment)
+    plugins = _entry_points()
+    if spec in plugins:
+        return KernelSource(spec, spec, plugins[spec])
+    where, colon, attribute = spec.rpartition(":")
+    if not colon:
+        example = f"; for a file write {spec}:ClassName" if spec.endswith(".py") else ""
+        raise UsageError(f"unknown kernel {spec!r}: {nearest(spec, names())}; or pkg.mod:Attr, file.py:Attr{example}")
+    if not where or not attribute or not all(part.isidentifier() for part in attribute.split(".")):
+        raise UsageError(f"kernel {spec!r}: expected pkg.mod:Attr or file.py:Attr with a name after the colon")
+    if where.endswith(".py") or "/" in where:
+        return _file_source(spec, Path(where), attribute)
+    if not all(part.isidentifier() for part in where.split(".")):
+        raise UsageError(f"kernel {spec!r}: {where!r} is neither a module name nor a .py file")
+    return KernelSource(spec, spec, spec)
+
+
+def _file_source(spec: str, path: Path, attribute: str) -> KernelSource:
+    if not path.is_file():
+        raise UsageError(f"kernel {spec!r}: no file {str(path)!r} (looked in {Path.cwd()})")
+    if path.suffix != ".py":
+        raise UsageError(f"kernel {spec!r}: {str(path)!r} is not a .py file")
+    full = f"{path.resolve()}:{attribute}"
+    return KernelSource(f"{path.name}:{attribute}", full, full)
+
+
+def _entry_points() -> dict[str, str]:
+    return {e.name: e.value for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import ``path`` under a name of its own; its folder joins the import path, as when Python runs it."""
+    name = f"_kvverify_plugin_{path.stem}"
+    description = importlib.util.spec_from_file_location(name, path)
+    if description is None or description.loader is None:
+        raise UsageError(f"{path} cannot be imported as Python")
+    module = importlib.util.module_from_spec(description)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module
+    description.loader.exec_module(module)
+    return module
+
+
+def _check_callable_with(factory: Callable[..., Any], keywords: Mapping[str, Any], spec: str) -> None:
+    try:
+        inspect.signature(factory).bind(**keywords)
+    except TypeError as error:
+        raise ContractError(f"{spec}: expected a class or function without required arguments: {error}") from error
+
+
+def check_kernel(kernel: object, spec: str) -> None:
+    """Check what of the plug-in contract can be seen without calling the kernel.
+
+    Raises:
+        ContractError: a method or the name is missing, or an optional attribute has a value that means nothing.
+    """
+    missing = [m for m in _METHODS if not callable(getattr(kernel, m, None))]
+    name = getattr(kernel, "name", None)
+    if not isinstance(name, str) or not name:
+        missing.insert(0, "name (a non-empty string)")
+    if missing:
+        raise ContractError(
+            f"{spec}: {type(kernel).__name__} has no {', '.join(missing)}; a copy kernel has name, {', '.join(_METHODS)}"
+        )
+    for attribute in ("groups", "ordered", "partial_slots", "slow"):
+        value = getattr(kernel, attribute, False)
+        if not isinstance(value, bool):
+            raise ContractError(f"{spec}: {attribute} is {value!r}, expected True or False")
+    count = getattr(kernel, "blocks_per_slot", 1)
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ContractError(f"{spec}: blocks_per_slot is {count!r}, expected an integer of 1 or more")
+    syncs: object = getattr(kernel, "caller_syncs", set())
+    if not isinstance(syncs, (set, frozenset)) or not syncs <= {"store", "load"}:
+        raise ContractError(f"{spec}: caller_syncs is {syncs!r}, expected a set of 'store' and 'load'")
+
+
+def supports_reason(kernel: CopyKernel, layout: Layout) -> str | None:
+    """Return None where ``kernel`` serves ``layout``, else its reason (plug-in contract, rule 1).
+
+    Raises:
+        ContractError: ``supports`` returned neither True nor a non-empty reason.
+    """
+    answer = kernel.supports(layout)
+    if answer is True:
+        return None
+    if isinstance(answer, str) and answer.strip():
+        return answer
+    raise ContractError(
+        f"{kernel.name}: supports({layout.name!r}) returned {answer!r}, expected True or a non-empty reason (rule 1)"
+    )
