@@ -12,15 +12,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 out_option = click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs"),
-    show_default=True,
+    type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Folder that gets the run folder.",
+    help="Run folder to make; runs/TIME-COMMAND if not given.",
 )
 resume_option = click.option(
     "--resume",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     metavar="RUN",
     help="Go on with an interrupted run: its folder.",
 )
@@ -41,7 +39,8 @@ json_option = click.option(
 def run_options(command: F) -> F:
     """Add ``--out``, ``--resume``, ``--seed`` and ``--json`` to a command that runs checks.
 
-    The command receives ``out: Path``, ``resume: Path | None``, ``seed: int | None`` and ``as_json: bool``.
+    The command receives ``out: Path | None``, ``resume: Path | None``, ``seed: int | None`` and ``as_json: bool``. Both paths
+    are for ``RunFolder.create`` and ``RunFolder.open``, which say what is wrong with them.
     """
     for option in (json_option, seed_option, resume_option, out_option):  # the last applied comes first in the help
         command = option(command)

@@ -1,0 +1,203 @@
+"""Sessions: roundtrip (the main job), tests, lint, types, minimums, stacks, bench.
+
+    pip install nox
+    nox -s roundtrip                                    verify real copy kernels; arguments after -- go to the campaign
+    nox -s roundtrip -- --kernel torch --budget 60s
+    nox -s tests                                        kvverify's own tests
+
+Sessions that need torch, LMCache and vLLM share one environment, .nox/stacks, built once from requirements/. On a machine whose
+interpreter already has a GPU build of torch, `roundtrip` uses that very interpreter instead and installs nothing into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import nox
+
+HERE = Path(__file__).parent.resolve()
+sys.path.insert(0, str(HERE))  # the parts of kvverify used here need only the standard library
+
+from kvverify.events import verdict_of  # noqa: E402
+from kvverify.report.executed import executed_tests, nothing_done  # noqa: E402
+from kvverify.report.log import read_events  # noqa: E402
+
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["lint", "types", "tests"]
+
+STACKS = HERE / ".nox" / "stacks"
+SIDE = HERE / ".nox" / "side"
+REQUIREMENTS = HERE / "requirements"
+PINS = ("stacks.txt", "stacks-no-deps.txt", "tools.txt")
+QUIET = {
+    "LMCACHE_TRACK_USAGE": "false",
+    "DO_NOT_TRACK": "1",
+    "LMCACHE_LOG_LEVEL": "WARNING",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+ALL_CPU_KERNELS = ["--kernel", "torch", "--kernel", "lmcache", "--kernel", "vllm-triton"]
+NEVER_TOUCHED = ("torch", "vllm", "lmcache", "triton", "pytorch-triton", "numpy")
+
+
+@nox.session(venv_backend="none")
+def roundtrip(session: nox.Session) -> None:
+    """Verify real KV copy kernels byte by byte: the campaign, then the property tests of fuzz/."""
+    gpu = gpu_build()
+    session.log(
+        f"torch for {gpu} with a visible GPU: running in {sys.executable}" if gpu else "no GPU build of torch here"
+    )
+    python, env = (sys.executable, side_folder(session)) if gpu else (stacks_python(session), QUIET)
+    run, arguments = campaign(list(session.posargs), gpu=bool(gpu))
+    session.run(python, "-m", "kvverify", "roundtrip", *arguments, env=env, external=True)
+    junit = Path(run) / "fuzz.xml"
+    fuzz_env = {**env, "KVVERIFY_FUZZ_ARGUMENTS": json.dumps(arguments)}
+    session.run(python, "-m", "pytest", "fuzz", "-q", f"--junitxml={junit}", env=fuzz_env, external=True)
+    events = read_events(Path(run))
+    tests = executed_tests(junit)
+    if reasons := nothing_done(events, tests, gpu=bool(gpu)):
+        session.error(f"not a pass: {'; '.join(reasons)}")
+    session.log(f"{verdict_of(events)}, and {tests} property tests passed. Report: {Path(run) / 'report.html'}")
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run kvverify's own tests, those on the real LMCache and vLLM kernels included: their absence fails here."""
+    env = {**QUIET, "OMP_NUM_THREADS": "1", "KVVERIFY_REQUIRE": "torch,lmcache,vllm"}
+    session.run(stacks_python(session), "-m", "pytest", *(session.posargs or ["-n", "2", "-q"]), env=env, external=True)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, format and the direction of dependencies."""
+    session.install("-c", "requirements/tools.txt", "ruff", "import-linter")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Check types of source and tests; in the shared environment, since torch's own types take part."""
+    session.run(stacks_python(session), "-m", "mypy", "--strict", ".", external=True)
+
+
+@nox.session
+def minimums(session: nox.Session) -> None:
+    """Run the tests that need no torch on the lowest versions that pyproject.toml allows."""
+    project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    lowest = [requirement.replace(">=", "==") for requirement in project["dependencies"]]
+    session.install(*lowest, "pytest", "pytest-timeout", "junitparser")
+    session.install("--no-deps", ".")
+    junit = Path(session.create_tmp()) / "junit.xml"
+    session.run("pytest", "-q", f"--junitxml={junit}", *session.posargs, env={"KVVERIFY_MINIMUMS": "1"})
+    if executed_tests(junit) == 0:
+        session.error("no test executed")
+
+
+@nox.session(venv_backend="none")
+def stacks(session: nox.Session) -> None:
+    """Install LMCache, vLLM's CPU build, torch and Triton at exact versions, and check that they import."""
+    check = "import torch, triton, lmcache, vllm; print('torch', torch.__version__, 'triton', triton.__version__)"
+    session.run(stacks_python(session), "-c", check, env=QUIET, external=True)
+
+
+@nox.session(venv_backend="none")
+def bench(session: nox.Session) -> None:
+    """Measure speed and memory against fio and memcmp; exit 1 where a bar is missed."""
+    session.run(
+        stacks_python(session), "bench/run.py", *session.posargs, env={**QUIET, "OMP_NUM_THREADS": "1"}, external=True
+    )
+
+
+def stacks_python(session: nox.Session) -> str:
+    """Return the interpreter of the shared environment; build it where it is missing or its files have changed."""
+    python = str(STACKS / "bin" / "python")
+    files = [HERE / "pyproject.toml", *(REQUIREMENTS / name for name in PINS)]
+    state = hashlib.sha256(b"".join(f.read_bytes() for f in files) + sys.version.encode()).hexdigest()
+    stamp = STACKS / "kvverify-state"
+    if stamp.is_file() and stamp.read_text() == state:
+        return python
+    stages = (
+        ["-r", "requirements/stacks.txt"],
+        ["--no-deps", "-r", "requirements/stacks-no-deps.txt"],
+        ["-c", "requirements/stacks.txt", "-c", "requirements/tools.txt", "-e", ".[dev]"],
+    )
+    session.run(sys.executable, "-m", "virtualenv", "--quiet", "--clear", str(STACKS), external=True)
+    for stage in stages:
+        session.run(python, "-m", "pip", "install", "--quiet", *stage, env=QUIET, external=True)
+    stamp.write_text(state)
+    return python
+
+
+def campaign(arguments: list[str], *, gpu: bool) -> tuple[str, list[str]]:
+    """Return the run folder and the campaign's arguments: the caller's, and defaults for what they leave open."""
+    if resumed := _value(arguments, "--resume"):
+        return resumed, arguments  # the run knows its own options
+    run = _value(arguments, "--out") or f"runs/{time.strftime('%Y%m%dT%H%M%S')}-nox"
+    defaults = {"--out": ["--out", run], "--profile": ["--profile", "ci"]}
+    defaults |= {"--device": ["--device", "cuda"]} if gpu else {"--kernel": ALL_CPU_KERNELS}
+    missing = [words for option, words in defaults.items() if not _has(arguments, option)]
+    return run, [*itertools.chain(*missing), *arguments]
+
+
+def gpu_build() -> str:
+    """Return which GPUs the torch of the calling interpreter is built for, if it sees one; else nothing."""
+    probe = (
+        "import torch; hip, cuda = getattr(torch.version, 'hip', None), torch.version.cuda; "
+        "print((f'ROCm {hip}' if hip else f'CUDA {cuda}') if (hip or cuda) and torch.cuda.is_available() else '')"
+    )
+    answer = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    lines = answer.stdout.split("\n") if answer.returncode == 0 else []
+    return next((line for line in reversed(lines) if line), "")
+
+
+def side_folder(session: nox.Session) -> dict[str, str]:
+    """Put kvverify and the packages that this interpreter lacks into a folder beside it; return the environment to use it."""
+    report = SIDE.with_suffix(".json")
+    shutil.rmtree(SIDE, ignore_errors=True)
+    SIDE.mkdir(parents=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    # pip resolves against what is installed; what it would add, and nothing else, goes into the side folder
+    session.run(*pip, "--dry-run", "--report", str(report), ".", "pytest>=8.2", env=QUIET, external=True)
+    found = [item["metadata"] for item in json.loads(report.read_text())["install"]]
+    wanted = {item["name"].lower().replace("_", "-"): item["version"] for item in found}
+    wanted.pop("kvverify")
+    if untouchable := [name for name in NEVER_TOUCHED if name in wanted and (name != "numpy" or _installed("numpy"))]:
+        session.error(
+            f"kvverify needs another {', '.join(untouchable)} than {sys.executable} has, and never replaces it"
+        )
+    session.log(f"into {SIDE.relative_to(HERE)}: kvverify {' '.join(f'{n}=={v}' for n, v in wanted.items())}")
+    session.run(
+        *pip,
+        "--no-deps",
+        "--target",
+        str(SIDE),
+        ".",
+        *(f"{n}=={v}" for n, v in wanted.items()),
+        env=QUIET,
+        external=True,
+    )
+    return {**QUIET, "PYTHONPATH": os.pathsep.join(p for p in (str(SIDE), os.environ.get("PYTHONPATH")) if p)}
+
+
+def _installed(module: str) -> bool:
+    return subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+
+
+def _has(arguments: list[str], option: str) -> bool:
+    return any(a == option or a.startswith(f"{option}=") for a in arguments)
+
+
+def _value(arguments: list[str], option: str) -> str | None:
+    """Return the value of ``--option VALUE`` or ``--option=VALUE``; the last one counts."""
+    pairs = [*itertools.pairwise(arguments), *(a.split("=", 1) for a in arguments if "=" in a)]
+    return next((value for name, value in reversed(pairs) if name == option), None)
