@@ -124,6 +124,10 @@ class Layout:
         With several groups, the largest group decides, since a slot holds one group's block.
         """
         return max(
-            sum(-(-layer.page_bytes // 16) * 16 + -(-layer.padding_bytes // 16) * 16 for layer in self.layers if layer.group == g.index)
+            sum(
+                -(-layer.page_bytes // 16) * 16 + -(-layer.padding_bytes // 16) * 16
+                for layer in self.layers
+                if layer.group == g.index
+            )
             for g in self.groups
         )
