@@ -51,6 +51,7 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     import difflib
 
     choices = sorted(valid)
-    close = difflib.get_close_matches(word.lower(), choices, n=3, cutoff=0.5)
+    by_lower = {choice.lower(): choice for choice in choices}
+    close = [by_lower[c] for c in difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
     return f"{hint}valid: {', '.join(choices)}"
