@@ -95,6 +95,8 @@ class KernelSource:
 _BUILTIN: Mapping[str, tuple[str, Mapping[str, str]]] = MappingProxyType(
     {
         "torch": ("kvverify.kernels.torch_reference:TorchReference", {}),
+        "lmcache": ("kvverify.kernels.lmcache:LMCacheTransfer", _QUIET_LMCACHE),
+        "lmcache-block": ("kvverify.kernels.lmcache:LMCacheBlockOp", _QUIET_LMCACHE),
     }
 )
 
