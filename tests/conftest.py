@@ -27,6 +27,8 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "kvverify-tests"))
 
+pytest_plugins = ["pytester"]
+
 MARKERS = {"torch": "needs_torch", "lmcache": "needs_stack", "vllm": "needs_stack", "gpu": "needs_gpu"}
 
 
