@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kvverify.errors import EnvironmentProblem
