@@ -97,6 +97,7 @@ _BUILTIN: Mapping[str, tuple[str, Mapping[str, str]]] = MappingProxyType(
         "torch": ("kvverify.kernels.torch_reference:TorchReference", {}),
         "lmcache": ("kvverify.kernels.lmcache:LMCacheTransfer", _QUIET_LMCACHE),
         "lmcache-block": ("kvverify.kernels.lmcache:LMCacheBlockOp", _QUIET_LMCACHE),
+        "vllm-triton": ("kvverify.kernels.vllm_triton:VllmTritonSwap", {"TRITON_INTERPRET": "1"}),
     }
 )
 
