@@ -103,6 +103,11 @@ class RunFolder:
                 _probe(path)
         return folder
 
+    def make(self) -> None:
+        """Make the folder, with its parents, for reports alone; EnvironmentProblem where that is not possible."""
+        with _disk_problems(f"folder {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+
     def write_run_json(self, data: dict[str, Any]) -> None:
         """Write ``run.json``; EnvironmentProblem where that is not possible."""
         write_atomically(self.run_json, _as_json(data))

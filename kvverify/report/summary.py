@@ -1,0 +1,325 @@
+"""From events to tables: pure functions that every report is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from kvverify.events import (
+    BatchFinished,
+    CampaignStarted,
+    Event,
+    FailureFound,
+    FaultPlanted,
+    KernelProbed,
+    Reason,
+    RunFinished,
+    RunStarted,
+    Verdict,
+    compared_something,
+    reasons,
+    verdict_of,
+)
+from kvverify.report.words import plural
+
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(slots=True)
+class Cell:
+    """What was compared in one cell of a coverage matrix."""
+
+    sequences: int = 0
+    compared_bytes: int = 0
+
+    def add(self, sequences: int, compared_bytes: int) -> None:
+        """Count some more."""
+        self.sequences += sequences
+        self.compared_bytes += compared_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One defect: failures of one kernel with one fingerprint, shown by the first of them."""
+
+    event: FailureFound
+    times: int
+
+
+@dataclass(slots=True)
+class Case:
+    """One kernel on one layout. ``verdict`` is None where a campaign offered the layout and never came to it."""
+
+    kernel: str
+    layout: str
+    orders: set[str] = field(default_factory=set)
+    formats: set[str] = field(default_factory=set)
+    sequences: int = 0
+    compared_bytes: int = 0
+    moved_bytes: int = 0
+    seconds: float = 0.0
+    verdict: Verdict | None = None
+    failures: list[Failure] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class KernelRow:
+    """One kernel in numbers; ``offered`` counts the layouts its campaign was to meet, ``met`` those it did."""
+
+    kernel: str
+    available: bool = True
+    reason: str = ""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    offered: int = 0
+    met: int = 0
+    refused: int = 0
+    batches: int = 0
+    sequences: int = 0
+    steps: int = 0
+    compared_bytes: int = 0
+    moved_bytes: int = 0
+    seconds: float = 0.0
+    failures: int = 0
+
+
+# kernel -> row label -> physical order -> cell
+Matrix = dict[str, dict[str, dict[str, Cell]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All tables of one run.
+
+    ``coverage`` has one row for each KV format, so a batch with several formats counts in several rows; ``mixes`` has one row
+    for each set of formats that met in one layout, so its cells add up to the total. ``faults`` maps (id, name) of a planted
+    fault to its outcome by kernel.
+    """
+
+    verdict: Verdict
+    reasons: list[Reason]
+    start: RunStarted | None
+    resumes: int
+    seconds: float
+    kernels: list[KernelRow]
+    cases: list[Case]
+    coverage: Matrix
+    mixes: Matrix
+    steps: dict[str, dict[str, int]]
+    lengths: dict[int, int]
+    refused: dict[str, dict[str, str]]
+    failures: list[Failure]
+    faults: dict[tuple[str, str], dict[str, FaultPlanted]]
+    not_covered: list[str]
+
+    @property
+    def orders(self) -> list[str]:
+        """The physical orders that were met."""
+        return sorted({order for rows in self.coverage.values() for cells in rows.values() for order in cells})
+
+    @property
+    def sequences(self) -> int:
+        """Executed sequences of all kernels."""
+        return sum(row.sequences for row in self.kernels)
+
+    @property
+    def compared_bytes(self) -> int:
+        """Compared bytes of all kernels."""
+        return sum(row.compared_bytes for row in self.kernels)
+
+
+def summarise(events: Iterable[Event]) -> Summary:
+    """Return the tables of a run from its events."""
+    seen = list(events)
+    starts, batches = of_type(seen, RunStarted), of_type(seen, BatchFinished)
+    campaigns = _campaigns(seen)
+    failures = group_failures(seen)
+    cases = _cases(campaigns, batches, failures)
+    kernels = _kernel_rows(seen, campaigns, batches, failures)
+    coverage, mixes = _matrices(batches)
+    return Summary(
+        verdict=verdict_of(seen),
+        reasons=reasons(seen),
+        start=starts[0] if starts else None,
+        resumes=max(0, len(starts) - 1),
+        seconds=_seconds(seen),
+        kernels=kernels,
+        cases=cases,
+        coverage=coverage,
+        mixes=mixes,
+        steps=_steps(batches),
+        lengths=_lengths(batches),
+        refused={c.kernel: dict(c.refused) for c in campaigns.values() if c.refused},
+        failures=failures,
+        faults=_faults(seen),
+        not_covered=_not_covered(seen, campaigns, cases, coverage),
+    )
+
+
+def of_type(events: Iterable[Event], kind: type[E]) -> list[E]:
+    """Return the events of one type, in order."""
+    return [e for e in events if isinstance(e, kind)]
+
+
+def group_failures(events: Iterable[Event]) -> list[Failure]:
+    """Return one failure for each kernel and fingerprint: what a resume or a later batch found again is no new defect."""
+    groups: dict[tuple[str, str, str], dict[tuple[str, int], FailureFound]] = {}
+    for e in of_type(events, FailureFound):
+        key = (e.kernel, e.fingerprint, "" if e.fingerprint else e.path)
+        groups.setdefault(key, {}).setdefault((e.layout, e.batch), e)
+    return [Failure(next(iter(found.values())), len(found)) for found in groups.values()]
+
+
+def _campaigns(seen: list[Event]) -> dict[str, CampaignStarted]:
+    """Return each kernel's campaign; one that was resumed is the union of its parts."""
+    merged: dict[str, CampaignStarted] = {}
+    for e in of_type(seen, CampaignStarted):
+        old = merged.get(e.kernel, e)
+        notes = list(dict.fromkeys([*old.notes, *e.notes]))
+        layouts, refused = {**old.layouts, **e.layouts}, {**old.refused, **e.refused}
+        merged[e.kernel] = replace(e, layouts=layouts, refused=refused, notes=notes)
+    return merged
+
+
+def _cases(campaigns: dict[str, CampaignStarted], batches: list[BatchFinished], failures: list[Failure]) -> list[Case]:
+    cases: dict[tuple[str, str], Case] = {}
+
+    def case(kernel: str, layout: str) -> Case:
+        return cases.setdefault((kernel, layout), Case(kernel, layout))
+
+    for campaign in campaigns.values():
+        for layout, formats in campaign.layouts.items():
+            case(campaign.kernel, layout).formats.update(formats)
+    for batch in batches:
+        one = case(batch.kernel, batch.layout)
+        one.orders.add(batch.order)
+        one.formats.update(batch.formats)
+        one.sequences += batch.sequences
+        one.compared_bytes += batch.compared_bytes
+        one.moved_bytes += batch.moved_bytes
+        one.seconds += batch.seconds
+        if compared_something(batch):
+            one.verdict = Verdict.PASS
+    for failure in failures:
+        one = case(failure.event.kernel, failure.event.layout)
+        one.verdict = Verdict.FAIL
+        one.failures.append(failure)
+    return list(cases.values())
+
+
+def _kernel_rows(
+    seen: list[Event],
+    campaigns: dict[str, CampaignStarted],
+    batches: list[BatchFinished],
+    failures: list[Failure],
+) -> list[KernelRow]:
+    rows: dict[str, KernelRow] = {}
+    for probe in of_type(seen, KernelProbed):
+        rows[probe.kernel] = KernelRow(probe.kernel, probe.available, probe.reason, dict(probe.provenance))
+    for campaign in campaigns.values():
+        row = rows.setdefault(campaign.kernel, KernelRow(campaign.kernel))
+        row.offered, row.refused = len(campaign.layouts), len(campaign.refused)
+    met: dict[str, set[str]] = {}
+    for batch in batches:
+        row = rows.setdefault(batch.kernel, KernelRow(batch.kernel))
+        row.batches += 1
+        row.sequences += batch.sequences
+        row.steps += sum(batch.steps.values())
+        row.compared_bytes += batch.compared_bytes
+        row.moved_bytes += batch.moved_bytes
+        row.seconds += batch.seconds
+        met.setdefault(batch.kernel, set()).add(batch.layout)
+    for failure in failures:
+        rows.setdefault(failure.event.kernel, KernelRow(failure.event.kernel)).failures += 1
+    for kernel, layouts in met.items():
+        rows[kernel].met = len(layouts)
+    return list(rows.values())
+
+
+def _matrices(batches: list[BatchFinished]) -> tuple[Matrix, Matrix]:
+    coverage: Matrix = {}
+    mixes: Matrix = {}
+    for batch in batches:
+        for name, sequences in batch.formats.items():
+            rows = coverage.setdefault(batch.kernel, {}).setdefault(name, {})
+            rows.setdefault(batch.order, Cell()).add(sequences, batch.compared_bytes)
+        mix = " + ".join(sorted(batch.formats)) or "no format"
+        rows = mixes.setdefault(batch.kernel, {}).setdefault(mix, {})
+        rows.setdefault(batch.order, Cell()).add(batch.sequences, batch.compared_bytes)
+    return coverage, mixes
+
+
+def _steps(batches: list[BatchFinished]) -> dict[str, dict[str, int]]:
+    """Return kind of step -> kernel -> how many were executed."""
+    steps: dict[str, Counter[str]] = {}
+    for batch in batches:
+        for kind, count in batch.steps.items():
+            steps.setdefault(kind, Counter())[batch.kernel] += count
+    return {kind: dict(counts) for kind, counts in steps.items()}
+
+
+def _lengths(batches: list[BatchFinished]) -> dict[int, int]:
+    """Return number of steps -> how many sequences had it."""
+    lengths: Counter[int] = Counter()
+    for batch in batches:
+        for length, count in batch.lengths.items():
+            lengths[int(length) if length.isdecimal() else 0] += count
+    return dict(sorted(lengths.items()))
+
+
+def _faults(seen: list[Event]) -> dict[tuple[str, str], dict[str, FaultPlanted]]:
+    """Return the kill table; of several outcomes for one kernel, after a resume, the worst is shown."""
+    rank = {"n/a": 0, "killed": 1}  # anything else is worse
+    faults: dict[tuple[str, str], dict[str, FaultPlanted]] = {}
+    for e in of_type(seen, FaultPlanted):
+        row = faults.setdefault((e.fault, e.name), {})
+        if e.kernel not in row or rank.get(e.outcome, 2) >= rank.get(row[e.kernel].outcome, 2):
+            row[e.kernel] = e
+    return dict(sorted(faults.items()))
+
+
+def _seconds(seen: list[Event]) -> float:
+    """Return the wall time of all attempts; one that was killed counts up to its last event."""
+    total, start, last = 0.0, None, 0.0
+    for e in seen:
+        if isinstance(e, RunStarted):
+            total += last - start if start is not None else 0.0
+            start = e.at
+        last = e.at
+        if isinstance(e, RunFinished):
+            total, start = total + e.seconds, None
+    return max(0.0, total + (last - start if start is not None else 0.0))
+
+
+def _not_covered(
+    seen: list[Event], campaigns: dict[str, CampaignStarted], cases: list[Case], coverage: Matrix
+) -> list[str]:
+    """Return, in plain lines, what a reader could believe to be verified and is not."""
+    lines = [r.text for r in reasons(seen) if r.verdict is Verdict.INCONCLUSIVE]
+    for kernel, campaign in campaigns.items():
+        missed = [c.layout for c in cases if c.kernel == kernel and c.verdict is None]
+        if missed:
+            of_all = f"{len(missed)} of {plural(len(campaign.layouts), 'layout')}"
+            lines.append(f"kernel {kernel}: {of_all} not met ({_some(missed)})")
+        if campaign.refused:
+            refused = plural(len(campaign.refused), "layout")
+            lines.append(f"kernel {kernel}: {refused} refused ({_some(campaign.refused)})")
+        lines += [f"kernel {kernel}: {note}" for note in campaign.notes]
+    formats = dict.fromkeys(f for rows in coverage.values() for f in rows)
+    for kernel, rows in coverage.items():
+        missing = [f for f in formats if f not in rows]
+        if missing:
+            lines.append(f"kernel {kernel}: formats only verified with another kernel: {_some(missing)}")
+    for (fault, name), row in _faults(seen).items():
+        absent = [e for e in row.values() if e.outcome == "n/a"]
+        if absent and len(absent) < len(row):
+            kernels = ", ".join(e.kernel for e in absent)
+            lines.append(f"planted fault {fault} {name} not shown with {kernels}: {absent[0].reason}")
+    return list(dict.fromkeys(lines))
+
+
+def _some(names: Iterable[str], most: int = 6) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

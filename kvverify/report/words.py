@@ -1,0 +1,49 @@
+"""How numbers and names are written in every report."""
+
+from __future__ import annotations
+
+
+def size(count: int) -> str:
+    """Return bytes in the largest binary unit that leaves a whole part.
+
+    >>> size(1023), size(1536), size(3 * 2**30)
+    ('1,023 B', '1.50 KiB', '3.00 GiB')
+    """
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if value < 1024 or unit == "PiB":
+            break
+        value /= 1024
+    return f"{count:,} B" if unit == "B" else f"{value:,.2f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as a person says them.
+
+    >>> duration(0.42), duration(61), duration(7260)
+    ('0.42 s', '1 min 1 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def plural(count: int, word: str) -> str:
+    """Return ``count`` with its noun.
+
+    >>> plural(1, "failure"), plural(1200, "sequence")
+    ('1 failure', '1,200 sequences')
+    """
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def printable(text: str) -> str:
+    r"""Return ``text`` with control characters escaped: names come from kernels and must not steer a terminal.
+
+    >>> printable("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
