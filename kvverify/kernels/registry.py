@@ -71,12 +71,13 @@ class KernelSource:
         value: Any = module
         for part in attribute.split("."):
             if not hasattr(value, part):
-                public = [n for n in vars(value) if not n.startswith("_")]
+                public = [n for n, v in vars(value).items() if callable(v) and not n.startswith("_")]
                 raise UsageError(f"kernel {self.spec!r}: {where} has no attribute {part!r}; {nearest(part, public)}")
             value = getattr(value, part)
         if not callable(value):
             raise ContractError(
-                f"{self.spec}: is a {type(value).__name__}, expected a class or a function without arguments that returns a kernel"
+                f"{self.spec}: got a value of type {type(value).__name__}, expected a class or a function without arguments "
+                f"that returns a kernel"
             )
         factory: Callable[..., Any] = value
         return factory
