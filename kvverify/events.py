@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -188,7 +189,7 @@ def _has_type(value: Any, annotation: str) -> bool:
         return True
     if outer in ("int", "float") and isinstance(value, bool):
         return False
-    if not isinstance(value, _JSON_TYPES[outer]):
+    if not isinstance(value, _JSON_TYPES[outer]) or (isinstance(value, float) and not math.isfinite(value)):
         return False
     if isinstance(value, dict):
         return all(_has_type(v, inner.partition(", ")[2]) for v in value.values())

@@ -62,7 +62,7 @@ def verdict_line(summary: Summary) -> str:
     if summary.faults:
         outcomes = [e.outcome for row in summary.faults.values() for e in row.values()]
         killed = sum(any(e.outcome == "killed" for e in row.values()) for row in summary.faults.values())
-        faults = f"{killed} of {plural(len(summary.faults), 'planted fault')} killed, {outcomes.count('survived')} survived; "
+        faults = f"{killed} of {plural(len(summary.faults), 'fault')} killed, {outcomes.count('survived')} survived; "
     else:
         faults = ""
     return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvverify.report.final import detail_lines, fault_cell, replay_command, verdict_line
 from kvverify.report.summary import Summary
-from kvverify.report.words import duration, printable, size
+from kvverify.report.words import duration, printable, size, utc
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -25,7 +24,7 @@ def render_html(summary: Summary, run: Path) -> str:
         s=summary,
         run=str(run),
         verdict_line=verdict_line(summary),
-        began=_utc(summary.start.at) if summary.start else "unknown",
+        began=utc(summary.start.at) if summary.start else "unknown",
         failures=[
             {"event": f.event, "times": f.times, "details": detail_lines(f), "replay": replay_command(run, f)}
             for f in summary.failures[:MOST_FAILURES]
@@ -59,7 +58,3 @@ def _shown(value: Any) -> Any:
 
 def _count(value: int) -> str:
     return f"{value:,}"
-
-
-def _utc(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

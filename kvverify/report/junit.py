@@ -7,13 +7,13 @@ skipped, with that as its message.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from kvverify.events import FaultPlanted, Verdict
 from kvverify.report.final import detail_lines, replay_command
 from kvverify.report.summary import Case, Failure, Summary
+from kvverify.report.words import utc
 
 # XML 1.0 has no way to write these, escaped or not
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -25,7 +25,7 @@ def junit_xml(summary: Summary, run: Path) -> str:
     command = summary.start.command if summary.start else "run"
     suite = ET.SubElement(suites, "testsuite", name=_xml(f"kvverify {command}"))
     if summary.start:
-        suite.set("timestamp", datetime.fromtimestamp(summary.start.at, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+        suite.set("timestamp", utc(summary.start.at).removesuffix(" UTC").replace(" ", "T"))
         properties = ET.SubElement(suite, "properties")
         ET.SubElement(properties, "property", name="version", value=_xml(summary.start.version))
         ET.SubElement(properties, "property", name="seed", value=str(summary.start.seed))

@@ -22,7 +22,7 @@ from kvverify.events import (
     reasons,
     verdict_of,
 )
-from kvverify.report.words import plural
+from kvverify.report.gaps import not_covered
 
 E = TypeVar("E", bound=Event)
 
@@ -138,9 +138,10 @@ def summarise(events: Iterable[Event]) -> Summary:
     cases = _cases(campaigns, batches, failures)
     kernels = _kernel_rows(seen, campaigns, batches, failures)
     coverage, mixes = _matrices(batches)
+    faults, why = _faults(seen), reasons(seen)
     return Summary(
         verdict=verdict_of(seen),
-        reasons=reasons(seen),
+        reasons=why,
         start=starts[0] if starts else None,
         resumes=max(0, len(starts) - 1),
         seconds=_seconds(seen),
@@ -152,8 +153,8 @@ def summarise(events: Iterable[Event]) -> Summary:
         lengths=_lengths(batches),
         refused={c.kernel: dict(c.refused) for c in campaigns.values() if c.refused},
         failures=failures,
-        faults=_faults(seen),
-        not_covered=_not_covered(seen, campaigns, cases, coverage),
+        faults=faults,
+        not_covered=_not_covered(why, campaigns, cases, batches, faults),
     )
 
 
@@ -293,33 +294,19 @@ def _seconds(seen: list[Event]) -> float:
 
 
 def _not_covered(
-    seen: list[Event], campaigns: dict[str, CampaignStarted], cases: list[Case], coverage: Matrix
+    why: list[Reason],
+    campaigns: dict[str, CampaignStarted],
+    cases: list[Case],
+    batches: list[BatchFinished],
+    faults: dict[tuple[str, str], dict[str, FaultPlanted]],
 ) -> list[str]:
-    """Return, in plain lines, what a reader could believe to be verified and is not."""
-    lines = [r.text for r in reasons(seen) if r.verdict is Verdict.INCONCLUSIVE]
-    for kernel, campaign in campaigns.items():
-        missed = [c.layout for c in cases if c.kernel == kernel and c.verdict is None]
-        if missed:
-            of_all = f"{len(missed)} of {plural(len(campaign.layouts), 'layout')}"
-            lines.append(f"kernel {kernel}: {of_all} not met ({_some(missed)})")
-        if campaign.refused:
-            refused = plural(len(campaign.refused), "layout")
-            lines.append(f"kernel {kernel}: {refused} refused ({_some(campaign.refused)})")
-        lines += [f"kernel {kernel}: {note}" for note in campaign.notes]
-    formats = dict.fromkeys(f for rows in coverage.values() for f in rows)
-    for kernel, rows in coverage.items():
-        missing = [f for f in formats if f not in rows]
-        if missing:
-            lines.append(f"kernel {kernel}: formats only verified with another kernel: {_some(missing)}")
-    for (fault, name), row in _faults(seen).items():
-        absent = [e for e in row.values() if e.outcome == "n/a"]
-        if absent and len(absent) < len(row):
-            kernels = ", ".join(e.kernel for e in absent)
-            lines.append(f"planted fault {fault} {name} not shown with {kernels}: {absent[0].reason}")
-    return list(dict.fromkeys(lines))
-
-
-def _some(names: Iterable[str], most: int = 6) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
+    missed: dict[str, list[str]] = {}
+    for case in cases:
+        if case.verdict is None:
+            missed.setdefault(case.kernel, []).append(case.layout)
+    met: dict[str, dict[str, dict[str, None]]] = {"format": {}, "order": {}, "kind of step": {}}
+    for batch in batches:
+        kinds = [kind for kind, count in batch.steps.items() if count]
+        for word, names in (("format", list(batch.formats)), ("order", [batch.order]), ("kind of step", kinds)):
+            met[word].setdefault(batch.kernel, {}).update(dict.fromkeys(names))
+    return not_covered(why, campaigns, missed, met, faults)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 
 def size(count: int) -> str:
     """Return bytes in the largest binary unit that leaves a whole part.
@@ -29,13 +31,30 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def utc(at: float) -> str:
+    """Return seconds since the epoch as a date and time.
+
+    >>> utc(1790000000.0), utc(1e300)
+    ('2026-09-21 14:13:20 UTC', 'unknown')
+    """
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):  # a clock that was never set, or a log that somebody edited
+        return "unknown"
+
+
 def plural(count: int, word: str) -> str:
     """Return ``count`` with its noun.
 
     >>> plural(1, "failure"), plural(1200, "sequence")
     ('1 failure', '1,200 sequences')
+    >>> plural(2, "kind of step")
+    '2 kinds of step'
     """
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+    if count != 1:
+        noun, *rest = word.split(" ")
+        word = " ".join([f"{noun}s", *rest])
+    return f"{count:,} {word}"
 
 
 def printable(text: str) -> str:

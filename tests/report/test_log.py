@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,8 @@ def test_zero_bytes_after_a_power_cut_count_as_an_unfinished_line(tmp_path: Path
         (b'{"event": "RunFinished", "seconds": 1, "extra": 2}\n', "unexpected keyword argument 'extra'"),
         (b'{"event": "RunFinished", "seconds": "long"}\n', "seconds is str, expected float"),
         (b'{"event": "RunFinished"}\n', "missing 1 required"),
+        (b'{"event": "RunFinished", "seconds": 1e999}\n', "seconds is float"),
+        (b"[" * 100_000 + b"\n", "recursion"),
     ],
 )
 def test_damage_in_the_middle_names_the_line(tmp_path: Path, damage: bytes, reason: str) -> None:
@@ -162,6 +165,42 @@ def test_two_processes_cannot_write_one_log(tmp_path: Path) -> None:
     assert "another process is still writing it" in refused.stderr
     writer.close()
     assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 0
+
+
+@given(st.data())
+def test_any_damage_is_either_read_or_named(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = write(Path(folder), EVENTS)
+        text = bytearray(log.read_bytes())
+        for _ in range(data.draw(st.integers(1, 5))):
+            text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
+        log.write_bytes(text)
+        try:
+            events = read_events(log)
+        except UsageError:
+            with pytest.raises(UsageError, match=r"line \d+: damaged"):
+                read_events(log)
+        else:
+            assert len(events) <= len(EVENTS) + 5
+
+
+def test_a_writer_killed_in_the_middle_leaves_a_log_that_can_be_resumed(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from kvverify.report.folder import RunFolder;"
+        "from kvverify.report.log import EventWriter; from kvverify.events import ProblemMet\n"
+        "writer = EventWriter(RunFolder(Path(sys.argv[1])))\n"
+        "while True: writer.handle(ProblemMet(where='w' * 5000, problem='p'))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    deadline = time.monotonic() + 20
+    log = tmp_path / "events.ndjson"
+    while time.monotonic() < deadline and not (log.exists() and log.stat().st_size > 200_000):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    before = read_events(tmp_path)
+    assert len(before) >= 40
+    assert read_events(write(tmp_path, [FINISHED])) == [*before, FINISHED]
 
 
 class Recorder:
