@@ -12,7 +12,7 @@ from kvverify.report import words
 
 def test_the_examples_hold() -> None:
     result = doctest.testmod(words)
-    assert result.attempted >= 8
+    assert result.attempted >= 6
     assert result.failed == 0
 
 
