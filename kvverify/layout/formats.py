@@ -138,8 +138,8 @@ def _record(*parts: Part) -> Callable[[int], Parts]:
     return lambda _: parts
 
 
-def _mla_bf16(d: int) -> Parts:
-    return (_data("latent", (d - 64) * 2), _data("rope", 64 * 2))
+def _mla(element_bytes: int) -> Callable[[int], Parts]:
+    return _record(_data("latent", 512 * element_bytes), _data("rope", 64 * element_bytes))
 
 
 _TURBOQUANT = {  # preset: (tag, key bits, value bits)
@@ -179,7 +179,8 @@ FORMATS: dict[str, SlotFormat] = {
         *_turboquant_formats(),
         SlotFormat("ultraquant_4bit", "uq4", _ultraquant, power_of_two=True, multiple_of=32),
         SlotFormat("nvfp4", "nvfp4", _nvfp4, arrangement=Arrangement.PLANES, multiple_of=16),
-        SlotFormat("mla_bf16", "mla", _mla_bf16, "bfloat16", 2, one_head=True, fixed_head_size=576),
+        SlotFormat("mla_bf16", "mla", _mla(2), "bfloat16", 2, one_head=True, fixed_head_size=576),
+        SlotFormat("mla_fp8", "mla8", _mla(1), one_head=True, fixed_head_size=576),
         SlotFormat(
             "fp8_ds_mla",
             "mla656",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from kvverify.layout.formats import slot_format
 from kvverify.layout.recipe import LayerRecipe, Recipe
 
-_SPLIT_TAGS = {"fused": "", "block_kv": "b2", "kv_block": "2b"}
+_SPLIT_TAGS = {"fused": "", "block_kv": ".bkv", "kv_block": ".kvb"}
+_NAMED_GROUPS = 3  # beyond, a name says how many groups there are of a kind, not which layers are theirs
 
 
 def layout_name(recipe: Recipe) -> str:
@@ -26,17 +27,18 @@ def layout_name(recipe: Recipe) -> str:
 def _formats(recipe: Recipe, with_shape: bool) -> list[str]:
     """Return format tags with layer counts, in order of first use."""
     counts: dict[str, int] = {}
+    with_group = len(recipe.groups) <= _NAMED_GROUPS
     for run in recipe.layers:
-        tag = _tag(run, with_shape)
+        tag = _tag(run, with_shape, with_group)
         counts[tag] = counts.get(tag, 0) + run.count
     return [f"{tag}x{count}" for tag, count in counts.items()]
 
 
-def _tag(run: LayerRecipe, with_shape: bool) -> str:
+def _tag(run: LayerRecipe, with_shape: bool, with_group: bool) -> str:
     tag = slot_format(run.kv_format).tag + _SPLIT_TAGS.get(run.split, run.split)
     if with_shape:
         tag += f".h{run.heads}d{run.head_size}"
-    if run.group:
+    if run.group and with_group:
         tag += f".g{run.group}"
     if run.alias_of is not None:
         tag += f".alias{run.alias_of}"
@@ -45,6 +47,8 @@ def _tag(run: LayerRecipe, with_shape: bool) -> str:
 
 def _extras(recipe: Recipe) -> list[str]:
     groups = [f"{g.kind}{g.block_tokens or ''}" for g in recipe.groups]
+    if len(groups) > _NAMED_GROUPS:
+        groups = [f"{groups.count(name)}x{name}" for name in dict.fromkeys(groups)]
     extras = {
         "k": recipe.kernel_block_tokens,
         "at": recipe.storage_offset,

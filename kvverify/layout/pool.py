@@ -15,7 +15,7 @@ from kvverify.layout.recipe import GroupRecipe, LayerRecipe, Recipe
 
 TQ4, TQ3 = "turboquant_4bit_nc", "turboquant_3bit_nc"
 K8V4, K3V4 = "turboquant_k8v4", "turboquant_k3v4_nc"
-_COMPANIONS = {"bf16", "fp16", "dsa_indexer", "mamba_state"}  # formats that accompany the one under test
+_COMPANIONS = {"bf16", "fp16", "mla_bf16", "dsa_indexer", "mamba_state"}  # formats that accompany the one under test
 
 
 @cache
@@ -81,7 +81,10 @@ def _first() -> tuple[Recipe, ...]:
             storage_offset=64,
         ),
         Recipe((LayerRecipe("bf16", 2, 64, 3, split="kv_block"),), num_blocks=2, block_tokens=32),
-        Recipe((LayerRecipe("mla_bf16", 1, 576, 2), LayerRecipe("dsa_indexer", 1, 128, 2)), num_blocks=9),
+        Recipe(
+            (LayerRecipe("mla_bf16", 1, 576), LayerRecipe("mla_fp8", 1, 576), LayerRecipe("dsa_indexer", 1, 128, 2)),
+            num_blocks=9,
+        ),
         Recipe(
             (LayerRecipe("fp8_ds_mla", 1, 576, 2), LayerRecipe("dsa_indexer", 1, 128, 2)),
             order="BLNHC",
@@ -119,7 +122,7 @@ def _slots() -> tuple[Recipe, ...]:
         heads = {64: (2, 3)[i % 2], 128: (1, 2)[i % 2], 256: 1}[head_size]
         recipes.append(
             _mix(
-                orders[i % 4],
+                orders[(i + i // 4) % 4],
                 f"bf16 {preset}*3" if i % 2 else f"{preset}*2 bf16 {preset}",
                 heads=heads,
                 head_size=head_size,
@@ -270,7 +273,7 @@ def _aliases() -> tuple[Recipe, ...]:
 
 
 def _records() -> tuple[Recipe, ...]:
-    """DeepSeek records: one head, no V, tokens of 264, 352, 528, 584, 656 and 1,152 bytes."""
+    """DeepSeek records: one head, no V, tokens of 132, 352, 528, 584, 656 and 1,152 bytes."""
     mla, indexer = LayerRecipe("fp8_ds_mla", 1, 576, 2), LayerRecipe("dsa_indexer", 1, 128, 3)
     return (
         Recipe((mla,), num_blocks=5, block_tokens=64),
