@@ -17,6 +17,7 @@ _WORKERS = (
     "lmcache.v1.platform.devices.cpu.cache_context",
     "lmcache.v1.platform.devices.cpu.device_ops",
     "lmcache.v1.platform.torch_ops.mp_mem_kernels",
+    "lmcache.v1.platform.torch_ops._tensor_from_ptr",
     "lmcache.v1.gpu_connector.gpu_ops",
     "lmcache.v1.gpu_connector.kv_format.contiguity",
     "lmcache.v1.gpu_connector.kv_format.detectors.vllm",
@@ -75,6 +76,11 @@ def load() -> Library:
             f"from release to release; install lmcache=={KNOWN_VERSIONS[-1]}"
         )
     root = importlib.import_module("lmcache")
+    if root.torch_device_type != "cpu":
+        raise EnvironmentProblem(
+            f"LMCache chose the device {root.torch_device_type}; these adapters drive its CPU path, which needs "
+            f"LMCACHE_DEVICE_BACKEND=cpu before it is imported"
+        )
     of = importlib.import_module
     return Library(
         version=version,

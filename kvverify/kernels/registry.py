@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "kvverify.kernels"
 _METHODS = ("supports", "prepare", "store", "load", "wait", "close")
-_QUIET_LMCACHE: Mapping[str, str] = {
+_LMCACHE_ON_CPU: Mapping[str, str] = {
     "LMCACHE_TRACK_USAGE": "false",
     "DO_NOT_TRACK": "1",
     "LMCACHE_LOG_LEVEL": "WARNING",
@@ -96,8 +96,8 @@ class KernelSource:
 _BUILTIN: Mapping[str, tuple[str, Mapping[str, str]]] = MappingProxyType(
     {
         "torch": ("kvverify.kernels.torch_reference:TorchReference", {}),
-        "lmcache": ("kvverify.kernels.lmcache:LMCacheTransfer", _QUIET_LMCACHE),
-        "lmcache-block": ("kvverify.kernels.lmcache:LMCacheBlockOp", _QUIET_LMCACHE),
+        "lmcache": ("kvverify.kernels.lmcache:LMCacheTransfer", _LMCACHE_ON_CPU),
+        "lmcache-block": ("kvverify.kernels.lmcache:LMCacheBlockOp", _LMCACHE_ON_CPU),
         "vllm-triton": ("kvverify.kernels.vllm_triton:VllmTritonSwap", {"TRITON_INTERPRET": "1"}),
     }
 )

@@ -6,8 +6,10 @@ torch's striding.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import torch
 from kvverify.kernels.contract import CopyKernel
 from kvverify.layout.placement import Layer, Layout, Role
 
+_MAP_NORESERVE = 0x4000  # Linux; the mmap module has no name for it
 GUARD = 4096  # bytes before and after the engine's buffer, and around the host tier
 
 
@@ -50,7 +53,7 @@ def make_arena(layout: Layout, host_slots: int = 6, blocks_per_slot: int = 1, se
 def view_of(memory: torch.Tensor, layer: Layer, num_blocks: int) -> torch.Tensor:
     """The view an engine would register."""
     size = layer.element_bytes
-    typed = memory.view(getattr(torch, layer.element))
+    typed = memory[: len(memory) // size * size].view(getattr(torch, layer.element))
     shape = (num_blocks * layer.rows_per_block, *layer.shape)
     strides = (layer.row_stride // size, *(s // size for s in layer.strides))
     return typed.as_strided(shape, strides, (GUARD + layer.offset) // size)
@@ -122,3 +125,42 @@ def round_trip(
     kernel.wait()
     assert torch.equal(arena.host_memory, host_stored), "the load changed host bytes"
     return wrong_bytes(arena, want)
+
+
+def make_sparse_arena(layout: Layout, host_slots: int = 4, blocks_per_slot: int = 1) -> FakeArena:
+    """An arena over a mapping without memory behind it; only what somebody touches becomes resident."""
+    mapping = mmap.mmap(-1, layout.size_bytes + 2 * GUARD, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    memory = torch.frombuffer(mapping, dtype=torch.uint8)
+    layers = [view_of(memory, layer, layout.num_blocks) for layer in layout.layers]
+    row = -(-layout.host_slot_bytes() * blocks_per_slot // 4096) * 4096
+    host = torch.zeros((host_slots, row), dtype=torch.uint8)
+    return FakeArena(layout, memory, layers, [layers], host.view(-1), host, host_slots=host_slots)
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def sparse_round_trip(kernel: CopyKernel, arena: FakeArena, stored: Sequence[int], loaded: Sequence[int]) -> int:
+    """Round trip of a few blocks of a huge buffer; return the wrong bytes among the loaded blocks.
+
+    The process may grow by 64 MiB at most: no operation runs over the whole view.
+    """
+    per_slot = getattr(kernel, "blocks_per_slot", 1)
+    slots = list(range(len(stored) // per_slot))
+    memory = arena.memory.numpy()
+    expected = []
+    for layer in arena.layout.layers:
+        places = positions(layer, stored)
+        expected.append(np.random.default_rng(layer.index).integers(0, 256, places.size, dtype=np.uint8))
+        memory[places] = expected[-1]
+    before = resident_bytes()
+    kernel.prepare(arena)
+    kernel.store(list(stored), slots)
+    kernel.wait()
+    kernel.load(slots, list(loaded))
+    kernel.wait()
+    assert resident_bytes() - before < 64 << 20
+    wrong = [memory[positions(x, loaded)] != e for x, e in zip(arena.layout.layers, expected, strict=True)]
+    return int(np.concatenate(wrong).sum())
