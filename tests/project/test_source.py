@@ -30,7 +30,7 @@ def functions(source: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def broad_excepts(source: str) -> int:
-    """Return how many handlers catch everything: bare, Exception or BaseException, unless they end by raising again."""
+    """Return how many handlers catch everything (bare, Exception or BaseException) and do not end by raising."""
     found = 0
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.ExceptHandler):
@@ -38,8 +38,7 @@ def broad_excepts(source: str) -> int:
         caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
         names = {c.id if isinstance(c, ast.Name) else "" for c in caught}
         everything = node.type is None or names & {"Exception", "BaseException"}
-        reraises = isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None
-        found += bool(everything) and not reraises
+        found += bool(everything) and not isinstance(node.body[-1], ast.Raise)
     return found
 
 
