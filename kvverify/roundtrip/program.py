@@ -167,7 +167,12 @@ class Model:
                 )
             case LoadPart(slot, first, blocks, group):
                 held_group, count = self.stored.get(slot, (-1, 0))
-                return held_group == group and 0 <= first and first + len(blocks) <= count and self._distinct_blocks(blocks)
+                return (
+                    held_group == group
+                    and 0 <= first
+                    and first + len(blocks) <= count
+                    and self._distinct_blocks(blocks)
+                )
             case Forget(slots):
                 return self._distinct_slots(slots)
             case _:

@@ -1,0 +1,135 @@
+"""The arena: one real device allocation and one real host allocation around a layout, and the views a kernel receives.
+
+    device mapping   [no access | guard | engine buffer | guard | no access]
+    host mapping     [no access | guard | slot 0 | guard | slot 1 | guard | ... | no access]
+
+A sparse buffer is mapped with windows around its usable blocks only, and again at the places where their addresses would land
+if an offset were cut to 32 bits: a wrapped write is then seen as a damaged guard instead of a lost process.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from kvverify.arena.geometry import block_start, content_runs, padding_runs
+from kvverify.arena.memory import PAGE, BorrowedMemory, Bytes, Mapping, Window, merge_windows, page_ceil, page_floor
+from kvverify.errors import ContractError
+from kvverify.layout.placement import Layer, Layout
+
+if TYPE_CHECKING:
+    import torch
+
+GUARD = PAGE
+_WRAPS = (1 << 32, 1 << 33)  # a byte offset, or an offset in 2-byte elements, cut to 32 bits
+
+
+class Arena:
+    """Memory for one layout. ``layers``, ``group_layers``, ``host``, ``stream``, ``rank`` and ``world_size`` are the contract's.
+
+    Args:
+        layout: where every byte lies.
+        host_slots: number of host slots.
+        blocks_per_slot: blocks that one slot holds.
+
+    Raises:
+        MemoryError: the system refuses the address space.
+    """
+
+    rank = 0
+    world_size = 1
+    stream: Any = None
+
+    def __init__(self, layout: Layout, host_slots: int, blocks_per_slot: int = 1) -> None:
+        self.layout = layout
+        self.host_slots = host_slots
+        self.blocks_per_slot = blocks_per_slot
+        self.base, size, windows = _device_windows(layout)
+        self.device = Mapping(size, windows)
+        self.slot_bytes = page_ceil(layout.host_slot_bytes() * blocks_per_slot)
+        self.slot_stride = self.slot_bytes + GUARD
+        host_size = PAGE + GUARD + host_slots * self.slot_stride + PAGE
+        self.host_memory: Mapping | BorrowedMemory = Mapping(host_size, ((PAGE, host_size - PAGE),))
+        self.host_base = PAGE + GUARD
+        self.host_checked = True
+
+    @property
+    def buffer(self) -> Bytes:
+        """The engine's buffer, uint8 [size_bytes]; index it by positions of the layout."""
+        return self.device.array[self.base : self.base + self.layout.size_bytes]
+
+    def slot(self, index: int) -> Bytes:
+        """One host slot, uint8 [slot_bytes]."""
+        start = self.host_base + index * self.slot_stride
+        return self.host_memory.array[start : start + self.slot_bytes]
+
+    @functools.cached_property
+    def layers(self) -> list[torch.Tensor]:
+        """The view of each layer, in the order of ``layout.layers``."""
+        import torch
+
+        storage = torch.frombuffer(self.device.array, dtype=torch.uint8)
+        return [self._view(storage, layer) for layer in self.layout.layers]
+
+    @functools.cached_property
+    def group_layers(self) -> list[list[torch.Tensor]]:
+        """The views of each layer group."""
+        return [[self.layers[i] for i in self.layout.group_layers(g.index)] for g in self.layout.groups]
+
+    @functools.cached_property
+    def host(self) -> torch.Tensor:
+        """uint8 [host_slots, slot_bytes], rows 4,096-aligned with a guard after each."""
+        import torch
+
+        storage = torch.frombuffer(self.host_memory.array, dtype=torch.uint8)
+        return storage.as_strided((self.host_slots, self.slot_bytes), (self.slot_stride, 1), self.host_base)
+
+    def adopt_host(self, rows: torch.Tensor) -> None:
+        """Take the host tier that a library owns, uint8 [slots, bytes], in place of the arena's own.
+
+        Raises:
+            ContractError: it is not such a tensor.
+        """
+        import torch
+
+        if rows.dtype != torch.uint8 or rows.dim() != 2 or rows.shape[0] < self.host_slots or rows.stride(1) != 1:
+            raise ContractError(
+                f"prepare returned a tensor {tuple(rows.shape)} of {rows.dtype} with strides {rows.stride()}; "
+                f"expected uint8 [{self.host_slots} slots or more, bytes] with dense rows"
+            )
+        span = rows.stride(0) * (rows.shape[0] - 1) + rows.shape[1]
+        flat = rows.as_strided((span,), (1,), rows.storage_offset())
+        self.host_memory = BorrowedMemory(flat.numpy())
+        self.host_base, self.slot_stride, self.slot_bytes = 0, rows.stride(0), rows.shape[1]
+
+    def _view(self, storage: torch.Tensor, layer: Layer) -> torch.Tensor:
+        import torch
+
+        size = layer.element_bytes
+        strides = (layer.row_stride, *layer.strides)
+        if any(s % size for s in (*strides, layer.offset)):
+            raise ValueError(
+                f"layer {layer.name}: strides {strides} or offset {layer.offset} not a multiple of {size} bytes"
+            )
+        shape = (self.layout.num_blocks * layer.rows_per_block, *layer.shape)
+        typed = storage.view(getattr(torch, layer.element))
+        return typed.as_strided(shape, tuple(s // size for s in strides), (self.base + layer.offset) // size)
+
+
+def _device_windows(layout: Layout) -> tuple[int, int, tuple[Window, ...]]:
+    """Return the position of the buffer in the mapping, the mapping's size and its windows."""
+    if layout.usable_blocks is None:
+        base = PAGE + GUARD
+        stop = page_ceil(base + layout.size_bytes) + GUARD
+        return base, stop + PAGE, ((PAGE, stop),)
+    base = PAGE + GUARD + max(_WRAPS)
+    stop = page_ceil(base + layout.size_bytes) + GUARD
+    windows = [(base - GUARD, base), (stop - GUARD, stop)]
+    for layer in layout.layers:
+        for block in layout.usable_blocks:
+            for start, length in (*content_runs(layer), *padding_runs(layer)):
+                first = base + block_start(layer, block) + start
+                for wrap in (0, *_WRAPS):
+                    if first - wrap >= GUARD + PAGE:
+                        windows.append((page_floor(first - wrap - GUARD), page_ceil(first - wrap + length + GUARD)))
+    return base, stop + PAGE, merge_windows(windows)

@@ -1,0 +1,303 @@
+"""The oracle: what every byte of device and host must be, and whether it is.
+
+It keeps a shadow of all accessible memory. Contents are known by provenance (which key wrote them, at which block's addresses),
+never by a copy taken from the memory under test: what a load must bring is computed again from the payload function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvverify.arena.arena import Arena
+from kvverify.arena.geometry import (
+    Positions,
+    Spans,
+    block_start,
+    content_runs,
+    group_spans,
+    padding_runs,
+    scale_positions,
+)
+from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping, same_bytes
+from kvverify.arena.payload import derive_key, fill, rows
+from kvverify.layout.placement import Layer
+
+_DEVICE, _HOST, _MASK = 1, 2, 3  # names of keys
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a block holds: the payload of ``key`` at the addresses of ``block``, as layers of ``group``."""
+
+    key: int
+    block: int
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What one sub-block of a host slot holds; ``padding`` are the source's padding bytes, by layer position."""
+
+    content: Content
+    padding: dict[int, Bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """A block that a load wrote since the last check: what it must hold, and what its occupant differed by from that."""
+
+    content: Content
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Wrong bytes of one memory: positions in the mapping, ascending, with what was expected and found there."""
+
+    region: str  # "device" or "host"
+    positions: Positions  # int64 [n]
+    expected: Bytes
+    found: Bytes
+    total: int  # number of wrong bytes, of which the arrays hold the first
+
+
+@dataclass(slots=True)
+class Oracle:
+    """Expectation over one arena. Calls mirror what happens to the memory; :meth:`check` compares all of it."""
+
+    arena: Arena
+    seed: int = 0
+    epoch: int = 0
+    contents: dict[int, Content] = field(default_factory=dict)
+    slots: dict[int, list[Stored]] = field(default_factory=dict)
+    landings: dict[int, Landing] = field(default_factory=dict)
+    carried: dict[int, list[dict[int, Bytes]]] = field(default_factory=dict)  # block -> paddings that loads may have brought
+    dirty_slots: set[int] = field(default_factory=set)
+    keys: dict[int, str] = field(default_factory=dict)  # payload key -> who wrote it, for the diagnosis
+    host_keys: dict[int, str] = field(default_factory=dict)
+    compared_bytes: int = 0
+    _device_shadow: list[Bytes] = field(default_factory=list)
+    _host_shadow: list[Bytes] = field(default_factory=list)
+    _spans: list[tuple[Spans, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._device_shadow = [np.empty(stop - start, np.uint8) for start, stop in self.arena.device.windows]
+        self._host_shadow = [np.empty(stop - start, np.uint8) for start, stop in self.arena.host_memory.windows]
+        self._spans = [group_spans(self.arena.layout, g.index) for g in self.arena.layout.groups]
+
+    def reset(self, seed: int) -> None:
+        """Begin a sequence: new keys, every accessible byte of device and host written anew."""
+        self.seed, self.epoch = seed, 0
+        self.contents.clear()
+        self.slots.clear()
+        self.landings.clear()
+        self.carried.clear()
+        self.dirty_slots.clear()
+        self.keys.clear()
+        self.host_keys.clear()
+        device_key, host_key = derive_key(seed, _DEVICE, 0), derive_key(seed, _HOST, 0)
+        self.keys[device_key] = "the bytes from before the sequence"
+        self.host_keys[host_key] = "the host's bytes from before the sequence"
+        _write_all(self.arena.device, self._device_shadow, device_key)
+        _write_all(self.arena.host_memory, self._host_shadow, host_key)
+
+    def fill(self, blocks: Sequence[int], group: int, writer: str) -> None:
+        """Let the engine compute new contents of ``group`` into ``blocks``."""
+        key = self._next_key(writer)
+        targets = np.asarray(blocks, np.int64)
+        for spans in self._spans[group]:
+            starts = spans.starts(targets) + self.arena.base
+            data = rows(np.uint64(key), starts, spans.length)
+            self._write_device(starts, data)
+            self._write_shadow(starts, data)
+        for block in blocks:
+            self.contents[block] = Content(key, block, group)
+            self.landings.pop(block, None)
+
+    def expect_store(self, blocks: Sequence[int], slots: Sequence[int], blocks_per_slot: int) -> None:
+        """Note what ``slots`` must hold when the store of ``blocks`` is done; no other byte may change."""
+        self._adopt_carried_padding([b for b in blocks if b in self.carried])
+        for j, slot in enumerate(slots):
+            part = blocks[j * blocks_per_slot : (j + 1) * blocks_per_slot]
+            self.slots[slot] = [Stored(self.contents[b], self._padding_of(b)) for b in part]
+            self.dirty_slots.add(slot)
+
+    def expect_load(self, sources: Sequence[Stored], blocks: Sequence[int]) -> None:
+        """Put a hostile occupant into ``blocks``, then expect the contents of ``sources`` there, by position."""
+        self.epoch += 1
+        mask = 1 + derive_key(self.seed, _MASK, self.epoch) % 255
+        group = sources[0].content.group
+        targets = np.asarray(blocks, np.int64)
+        origins = np.asarray([s.content.block for s in sources], np.int64)
+        keys = np.asarray([s.content.key for s in sources], np.uint64)
+        for spans in self._spans[group]:
+            starts = spans.starts(targets) + self.arena.base
+            incoming = rows(np.tile(keys, len(spans.offsets)), spans.starts(origins) + self.arena.base, spans.length)
+            self._write_device(starts, occupant_of(incoming, mask, spans.scales))
+            self._write_shadow(starts, incoming)
+        for source, block in zip(sources, blocks, strict=True):
+            self.contents[block] = source.content
+            self.landings[block] = Landing(source.content, mask)
+            if source.padding:
+                self.carried.setdefault(block, []).append(source.padding)
+
+    def forget(self, slots: Sequence[int]) -> None:
+        """Overwrite host ``slots``, as a tier does that gave them to somebody else."""
+        key = self._next_key("a forgotten slot's new bytes", host=True)
+        (first, _), shadow = self.arena.host_memory.windows[0], self._host_shadow[0]
+        for slot in slots:
+            self.slots.pop(slot, None)
+            self.dirty_slots.discard(slot)
+            data = self.arena.slot(slot)
+            start = self.arena.host_base + slot * self.arena.slot_stride
+            fill(data, key, start)
+            shadow[start - first : start - first + len(data)] = data
+
+    def check(self) -> Mismatch | None:
+        """Compare every accessible byte of device and host with what it must be; None when all are right.
+
+        Bytes of slots that a store was asked to write are taken as they are, since their order is the kernel's; that they
+        are right shows when they are loaded.
+        """
+        self._adopt_dirty_slots()
+        found = self._compare("host", self.arena.host_memory, self._host_shadow)
+        if found is not None:
+            return found
+        found = self._compare("device", self.arena.device, self._device_shadow)
+        if found is not None and self._adopt_carried_padding(list(self.carried)):
+            found = self._compare("device", self.arena.device, self._device_shadow)
+        if found is None:
+            self.landings.clear()
+            self.carried.clear()
+        return found
+
+    def occupant_bytes(self, layer: Layer, block: int) -> list[tuple[int, Bytes]]:
+        """For a block under load: mapping position and bytes of the hostile occupant, per content run of ``layer``."""
+        landing = self.landings.get(block)
+        if landing is None or landing.content.group != layer.group:
+            return []
+        found = []
+        for (start, length), scales in zip(content_runs(layer), scale_positions(layer), strict=True):
+            origin = self._address(layer, landing.content.block) + start
+            incoming = rows(np.uint64(landing.content.key), [origin], length)
+            found.append((self._address(layer, block) + start, occupant_of(incoming, landing.mask, scales)[0]))
+        return found
+
+    def _next_key(self, writer: str, *, host: bool = False) -> int:
+        self.epoch += 1
+        key = derive_key(self.seed, _HOST if host else _DEVICE, self.epoch)
+        (self.host_keys if host else self.keys)[key] = writer
+        return key
+
+    def _address(self, layer: Layer, block: int) -> int:
+        return self.arena.base + block_start(layer, block)
+
+    def _write_device(self, starts: Positions, data: Bytes) -> None:
+        memory, length = self.arena.device.array, data.shape[1]
+        for start, row in zip(starts.tolist(), data, strict=True):
+            memory[start : start + length] = row
+
+    def _write_shadow(self, starts: Positions, data: Bytes) -> None:
+        length = data.shape[1]
+        if len(self._device_shadow) == 1:
+            shadow, first = self._device_shadow[0], self.arena.device.windows[0][0]
+            for start, row in zip(starts.tolist(), data, strict=True):
+                shadow[start - first : start - first + length] = row
+            return
+        for start, row in zip(starts.tolist(), data, strict=True):
+            window, offset = self._shadow_at(start)
+            window[offset : offset + length] = row
+
+    def _shadow_at(self, position: int) -> tuple[Bytes, int]:
+        for (start, stop), shadow in zip(self.arena.device.windows, self._device_shadow, strict=True):
+            if start <= position < stop:
+                return shadow, position - start
+        raise IndexError(f"position {position} is not accessible")
+
+    def _padding_of(self, block: int) -> dict[int, Bytes]:
+        layout, found = self.arena.layout, {}
+        for number in layout.group_layers(self.contents[block].group):
+            layer = layout.layers[number]
+            parts = [
+                self._read_shadow(self._address(layer, block) + start, length) for start, length in padding_runs(layer)
+            ]
+            if parts:
+                found[number] = np.concatenate(parts)
+        return found
+
+    def _read_shadow(self, start: int, length: int) -> Bytes:
+        window, offset = self._shadow_at(start)
+        return window[offset : offset + length].copy()
+
+    def _adopt_dirty_slots(self) -> None:
+        (first, _), shadow = self.arena.host_memory.windows[0], self._host_shadow[0]
+        for slot in self.dirty_slots:
+            start = self.arena.host_base + slot * self.arena.slot_stride - first
+            shadow[start : start + self.arena.slot_bytes] = self.arena.slot(slot)
+        self.dirty_slots.clear()
+
+    def _adopt_carried_padding(self, blocks: Sequence[int]) -> bool:
+        """Accept padding of a loaded block that became exactly a source's: a copy may carry it along or leave it."""
+        changed = False
+        for block in blocks:
+            for number, carried in ((n, c) for padding in self.carried[block] for n, c in padding.items()):
+                layer = self.arena.layout.layers[number]
+                spans = [(self._address(layer, block) + start, length) for start, length in padding_runs(layer)]
+                now = np.concatenate([self.arena.device.array[a : a + n] for a, n in spans])
+                if not np.array_equal(now, carried):
+                    continue
+                for address, length in spans:
+                    window, offset = self._shadow_at(address)
+                    window[offset : offset + length] = self.arena.device.array[address : address + length]
+                changed = True
+        return changed
+
+    def _compare(self, region: str, mapping: Mapping | BorrowedMemory, shadows: list[Bytes]) -> Mismatch | None:
+        compared, wrong = 0, []
+        for (start, stop), shadow in zip(mapping.windows, shadows, strict=True):
+            now = mapping.array[start:stop]
+            if not same_bytes(now, shadow):
+                wrong.append((start, now, shadow))
+            compared += stop - start
+        inaccessible = mapping.size - mapping.accessible_bytes
+        if compared + inaccessible != mapping.size:
+            raise AssertionError(f"compared {compared} + inaccessible {inaccessible} != {mapping.size} bytes")
+        self.compared_bytes += compared
+        return _collect(region, wrong) if wrong else None
+
+
+def occupant_of(incoming: Bytes, mask: int, scales: Positions) -> Bytes:
+    """Return bytes [n, length] that differ from ``incoming`` in every single one, with extreme bit patterns in ``scales``.
+
+    0x7F and 0xFF bytes make NaN, infinity or the largest value in fp8, UE8M0, fp16, bf16 and fp32 scales of either byte order.
+    """
+    occupant: Bytes = incoming ^ np.uint8(mask)
+    if len(scales):
+        extreme = np.where(scales % 2 == 0, np.uint8(0xFF), np.uint8(0x7F))
+        theirs = incoming[:, scales]
+        occupant[:, scales] = np.where(theirs == extreme, theirs ^ np.uint8(0x80), extreme)
+    return occupant
+
+
+def _write_all(mapping: Mapping | BorrowedMemory, shadows: list[Bytes], key: int) -> None:
+    for (start, stop), shadow in zip(mapping.windows, shadows, strict=True):
+        fill(shadow, key, start)
+        mapping.array[start:stop] = shadow
+
+
+_KEPT = 1 << 16  # wrong bytes kept for the diagnosis
+
+
+def _collect(region: str, wrong: list[tuple[int, Bytes, Bytes]]) -> Mismatch:
+    positions, expected, found, total = [], [], [], 0
+    for start, now, shadow in wrong:
+        where = np.nonzero(now != shadow)[0]
+        total += len(where)
+        where = where[: max(0, _KEPT - sum(map(len, positions)))]
+        positions.append(where + start)
+        expected.append(shadow[where])
+        found.append(now[where])
+    return Mismatch(region, np.concatenate(positions), np.concatenate(expected), np.concatenate(found), total)

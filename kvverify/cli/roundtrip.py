@@ -1,0 +1,201 @@
+"""``kvverify roundtrip``: fuzz copy kernels and compare every byte of the allocation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvverify.cli.options import run_options, sources
+from kvverify.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvverify.events import Event
+    from kvverify.report.folder import RunFolder
+    from kvverify.roundtrip.options import RoundtripOptions
+
+
+@click.command("roundtrip")
+@click.option(
+    "--kernel",
+    "kernels",
+    multiple=True,
+    metavar="SPEC",
+    help="A name, pkg.mod:Attr or file.py:Attr; repeatable. All that run here, if not given.",
+)
+@click.option("--model", metavar="MODEL", help="Use this model's layout instead of the pool of small awkward ones.")
+@click.option(
+    "--layout",
+    "layout_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Use this layout: what `kvverify layout --json` printed.",
+)
+@click.option("--kv-cache-dtype", metavar="D", help="Only layouts of this KV dtype; with --model the model's.")
+@click.option("--tp", type=click.IntRange(min=1), default=1, metavar="N", help="With --model: tensor-parallel size.")
+@click.option("--block-size", type=click.IntRange(min=1), metavar="N", help="With --model: tokens per block.")
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the arena lives."
+)
+@click.option(
+    "--examples", type=click.IntRange(min=0), metavar="N", help="Sequences per kernel (an eighth for slow ones)."
+)
+@click.option("--budget", metavar="TIME", help="Time for all kernels together, such as 60s, 10m, 2h.")
+@click.option(
+    "--profile",
+    default="dev",
+    show_default=True,
+    metavar="P",
+    help="ci (derandomised, 480 sequences), dev (60 s), soak (1 h).",
+)
+@click.option(
+    "--plant", default="", metavar="FAULT", help="Plant a fault in the kernels, such as F04; the run must then fail."
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0.1),
+    default=20.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds per sequence.",
+)
+@run_options
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> int:
+    """Fuzz copy kernels and compare every byte of the allocation.
+
+    Sequences of fills, stores, loads, evictions and host-slot reuse run in a child process on real memory; after each check
+    the whole allocation is compared, guards and untouched blocks too. A failing sequence is shrunk to a few steps and kept as
+    a failure file that `kvverify replay` runs again.
+    """
+    from kvverify.report.folder import RunFolder
+    from kvverify.report.log import read_events
+    from kvverify.roundtrip.options import options_of
+
+    if given["device"] != "cpu":
+        raise UsageError("--device cuda: copy kernels on a GPU are not part of this version; expected cpu")
+    if given["resume"] is not None:
+        _refuse_beside_resume(context)
+        folder = RunFolder.open(given["resume"])
+        earlier = read_events(folder.events)
+        return _run(context, folder, options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
+    options = _options(given)
+    folder = RunFolder.create(given["out"], "roundtrip")
+    return _run(context, folder, options, [], as_json=given["as_json"])
+
+
+def _options(given: dict[str, Any]) -> RoundtripOptions:
+    import secrets
+
+    from kvverify.roundtrip.campaign import PROFILES
+    from kvverify.roundtrip.options import RoundtripOptions, profile_named, seconds_of
+
+    if given["examples"] is not None and given["budget"] is not None:
+        raise UsageError("--examples and --budget: give one of them; each alone says when to stop")
+    profile = PROFILES[profile_named(given["profile"])]
+    examples, budget_s = given["examples"], seconds_of(given["budget"]) if given["budget"] is not None else None
+    if examples is None and budget_s is None:
+        examples, budget_s = profile.examples, profile.budget_s
+    seed = given["seed"]
+    if seed is None:
+        seed = 0 if profile.name == "ci" else secrets.randbits(32)
+    if given["plant"]:
+        from kvverify.faults.catalogue import fault_named
+
+        fault_named(given["plant"])
+    return RoundtripOptions(
+        kernels=_kernels(given["kernels"]),
+        recipes=_recipes(given),
+        profile=profile.name,
+        examples=examples,
+        budget_s=budget_s,
+        plant=given["plant"],
+        time_limit=given["time_limit"],
+        seed=seed,
+    )
+
+
+def _kernels(specs: tuple[str, ...]) -> tuple[str, ...]:
+    from kvverify.kernels.probe import probe_all
+    from kvverify.kernels.registry import resolve
+
+    if specs:
+        return tuple(dict.fromkeys(resolve(spec).spec for spec in specs))
+    found = probe_all()
+    for probe in found:
+        if not probe.available:
+            click.echo(f"kernel {probe.name} is left out: {probe.reason}", err=True)
+    return tuple(probe.spec for probe in found if probe.available)
+
+
+def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    from kvverify.layout.document import load_layout_file, to_document
+    from kvverify.layout.models import load_model
+    from kvverify.layout.pool import campaign_pool, filter_pool
+    from kvverify.layout.rules import recipe_for
+
+    dtype = given["kv_cache_dtype"]
+    if given["layout_file"] is not None:
+        if given["model"] is not None or dtype is not None:
+            raise UsageError("--layout: says all about the layout; leave --model and --kv-cache-dtype out")
+        return (to_document(load_layout_file(given["layout_file"])),)
+    if given["model"] is not None:
+        model = load_model(given["model"])
+        return (to_document(recipe_for(model, dtype or "auto", tp=given["tp"], block_size=given["block_size"])),)
+    return tuple(to_document(r) for r in (filter_pool(dtype) if dtype is not None else campaign_pool()))
+
+
+def _refuse_beside_resume(context: click.Context) -> None:
+    named = [name for name, source in sources(context).items() if source == "command line"]
+    extra = sorted(set(named) - {"resume", "as_json"})
+    if extra:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in extra)
+        raise UsageError(f"--resume goes on with the run as it was started; leave out {flags}")
+
+
+def _run(
+    context: click.Context, folder: RunFolder, options: RoundtripOptions, earlier: list[Event], *, as_json: bool
+) -> int:
+    import time
+
+    import kvverify
+    from kvverify.events import EXIT_CODES, EXIT_INTERRUPTED, BatchFinished, RunFinished, RunStarted
+    from kvverify.report.console import LiveConsole
+    from kvverify.report.files import write_reports
+    from kvverify.report.final import json_line, print_summary, summary_json
+    from kvverify.report.log import EventBus, EventWriter
+    from kvverify.report.summary import summarise
+    from kvverify.roundtrip.campaign import Campaign
+    from kvverify.roundtrip.record import run_record
+
+    done = [e for e in earlier if isinstance(e, BatchFinished)]
+    spent_s = sum(e.seconds for e in done)
+    total = None if options.examples is None else options.examples * len(options.kernels)
+    live = LiveConsole(total=total, budget_s=options.budget_s, done=sum(e.sequences for e in done))
+    bus = EventBus([EventWriter(folder), live], earlier)
+    began, interrupted = time.monotonic(), False
+    start = RunStarted(
+        command="roundtrip",
+        version=kvverify.__version__,
+        seed=options.seed,
+        options=options.to_json(),
+        resumed=bool(earlier),
+    )
+    try:
+        bus.emit(start)
+        campaign = Campaign(options.plan(logs=folder.path, spent_s=spent_s), bus.emit, folder.write_failure, earlier)
+        try:
+            campaign.run()
+        except KeyboardInterrupt:
+            interrupted = True
+        bus.emit(RunFinished(seconds=time.monotonic() - began, interrupted=interrupted))
+    finally:
+        bus.close()
+    folder.write_run_json(run_record(bus.events, options.to_json(), sources(context)))
+    summary = summarise(bus.events)
+    write_reports(summary, folder)
+    print_summary(summary, folder.path, folder.html)
+    if as_json:
+        click.echo(json_line(summary_json(summary, folder.path)))
+    return EXIT_INTERRUPTED if interrupted else EXIT_CODES[summary.verdict]

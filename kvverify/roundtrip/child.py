@@ -1,0 +1,223 @@
+"""The parent's side of a worker process: send a request, get an answer, or learn how the worker died."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kvverify.errors import EnvironmentProblem
+from kvverify.kernels.registry import KernelSource
+from kvverify.roundtrip.executor import Outcome
+from kvverify.roundtrip.program import Program
+
+_START_S = 180.0  # importing vLLM takes 6 s on an idle machine; a busy one gets time
+_PROGRESS_BYTES = 8
+
+
+class Unavailable(EnvironmentProblem):
+    """The kernel cannot run here; the message says why."""
+
+
+class _Died(Exception):
+    pass
+
+
+class Child:
+    """One worker process for one kernel (and, for self-tests, one planted fault).
+
+    Args:
+        source: the kernel.
+        fault: id of a fault to plant, or empty.
+        time_limit: seconds that one program may take.
+        log: file for what libraries print; None discards it.
+        forking: keep the imported libraries and fork a worker again after a crash; off where a GPU context forbids it.
+    """
+
+    def __init__(
+        self,
+        source: KernelSource,
+        *,
+        fault: str = "",
+        time_limit: float = 20.0,
+        log: Path | None = None,
+        forking: bool = True,
+    ) -> None:
+        self.source = source
+        self.fault = fault
+        self.time_limit = time_limit
+        self._log = log
+        self._forking = forking
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests = self._replies = -1
+        self._worker = 0
+        self._unread = b""
+        self._progress_file = tempfile.TemporaryFile()
+        self._progress_file.truncate(_PROGRESS_BYTES)
+        self._progress = mmap.mmap(self._progress_file.fileno(), _PROGRESS_BYTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the process and import the kernel; does nothing while one runs.
+
+        Raises:
+            Unavailable: the kernel's libraries are missing or refuse to work here.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        request_read, self._requests = os.pipe()
+        self._replies, reply_write = os.pipe()
+        descriptors = (request_read, reply_write, self._progress_file.fileno())
+        command = [
+            sys.executable,
+            "-m",
+            "kvverify.roundtrip.worker",
+            *map(str, descriptors),
+            self.source.spec,
+            self.fault,
+        ]
+        with open(self._log, "ab") if self._log else open(os.devnull, "ab") as output:
+            self._process = subprocess.Popen(
+                [*command, "fork" if self._forking else "plain"],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(self.source.environment),
+            )
+        os.close(request_read)
+        os.close(reply_write)
+        self._unread = b""
+        try:
+            self._await("ready", time.monotonic() + _START_S)
+        except (_Died, TimeoutError) as error:
+            self.close()
+            raise Unavailable(f"{self.source.name}: the process died while importing it ({error})") from None
+
+    def describe(self, recipe: dict[str, Any]) -> dict[str, Any]:
+        """Ask how the kernel treats a layout; ``reason`` in the answer is None when it takes it."""
+        try:
+            return self._ask({"do": "describe", "recipe": recipe})
+        except (_Died, TimeoutError) as error:
+            raise Unavailable(f"{self.source.name}: supports() ended the process: {error}") from None
+
+    def run(self, recipe: dict[str, Any], program: Program, *, explain: bool = False) -> Outcome:
+        """Execute ``program``; a death or a hang of the worker becomes an outcome that names the step."""
+        request = {"do": "run", "recipe": recipe, "program": program.to_json(), "explain": explain}
+        try:
+            return Outcome(**self._ask(request))
+        except _Died as error:
+            return self._lost("crashed", program, f"the process was ended by {error}")
+        except TimeoutError:
+            self._kill()
+            return self._lost("hung", program, f"no answer within {self.time_limit:g} s")
+
+    def close(self) -> None:
+        """End the process."""
+        for descriptor in (self._requests, self._replies):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._requests = self._replies = -1
+        if self._process is not None:
+            if self._worker:
+                _kill(self._worker)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        self._worker = 0
+
+    def _lost(self, kind: str, program: Program, how: str) -> Outcome:
+        step = int.from_bytes(self._progress[:_PROGRESS_BYTES], "little", signed=True)
+        steps = [*program.steps]
+        what = "preparing" if step < 0 else steps[step].kind if step < len(steps) else "the final check"
+        return Outcome(kind, step, f"{how} in {what}", fingerprint=f"{kind}-{what}")
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.start()
+        deadline = time.monotonic() + self.time_limit
+        data = json.dumps(request).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._requests, data) :]
+        except BrokenPipeError:
+            raise _Died("exit of the process") from None
+        reply = self._await("answer", deadline)
+        answer: dict[str, Any] = reply["answer"]
+        return answer
+
+    def _await(self, wanted: str, deadline: float) -> dict[str, Any]:
+        while True:
+            reply = self._next_reply(deadline)
+            if "worker" in reply:
+                self._worker = int(reply["worker"])
+            elif "unavailable" in reply:
+                raise Unavailable(str(reply["unavailable"]))
+            elif "died" in reply:
+                self._worker = 0
+                raise _Died(reply["died"])
+            elif "error" in reply:
+                raise EnvironmentProblem(f"kernel {self.source.name}: {reply['error']}")
+            elif wanted in reply:
+                return reply
+
+    def _next_reply(self, deadline: float) -> dict[str, Any]:
+        while True:
+            line, found, rest = self._unread.partition(b"\n")
+            if found:
+                self._unread = rest
+                try:
+                    reply: dict[str, Any] = json.loads(line)
+                except ValueError:  # empty, or the torso of a killed worker's reply
+                    continue
+                return reply
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._replies], [], [], left)[0]:
+                raise TimeoutError(f"no answer within {self.time_limit:g} s")
+            chunk = os.read(self._replies, 1 << 16)
+            if not chunk:
+                code = self._process.wait() if self._process else None
+                self.close()
+                raise _Died(f"exit code {code}")
+            self._unread += chunk
+
+    def _kill(self) -> None:
+        """End a worker that hangs; the next request meets a fresh one."""
+        if not self._forking or not self._worker:
+            self.close()
+            return
+        _kill(self._worker)
+        try:
+            self._await("died", time.monotonic() + _START_S)
+        except _Died:
+            return
+        except TimeoutError:
+            self.close()
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+    # one thread a process: parent and worker take turns, and the campaigns of two kernels may run side by side
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **extra}

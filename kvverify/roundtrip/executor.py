@@ -1,0 +1,239 @@
+"""Run one program against one kernel in one arena, inside a child process, and say what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from kvverify.arena.arena import Arena
+from kvverify.arena.diagnosis import diagnose
+from kvverify.arena.oracle import Mismatch, Oracle
+from kvverify.errors import ContractError
+from kvverify.kernels.contract import CopyKernel
+from kvverify.layout.placement import Layout
+from kvverify.roundtrip.program import Check, Evict, Fill, Forget, Load, LoadPart, Program, Step, Store
+
+_LATE_S = 0.3  # how long a mismatch is watched before it counts as wrong bytes and not as an early return
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one program did. ``kind`` is empty when all is right; ``step`` is the step at fault."""
+
+    kind: str = ""
+    step: int = -1
+    headline: str = ""
+    details: list[str] = dataclasses.field(default_factory=list)
+    first: dict[str, Any] = dataclasses.field(default_factory=dict)
+    fingerprint: str = ""
+    compared_bytes: int = 0
+    moved_bytes: int = 0
+    steps: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Did the kernel break a property?"""
+        return bool(self.kind)
+
+
+class KernelRaised(Exception):
+    """The kernel under test raised while it did ``what``."""
+
+    def __init__(self, what: str, error: BaseException) -> None:
+        super().__init__(f"{what} raised {type(error).__name__}: {_first_line(error)}")
+        self.name = type(error).__name__
+
+
+@dataclasses.dataclass(slots=True)
+class _Pending:
+    """Copies issued and not waited for: rule 7 of the contract says when kvverify must wait."""
+
+    read_blocks: set[int] = dataclasses.field(default_factory=set)
+    written_blocks: set[int] = dataclasses.field(default_factory=set)
+    read_slots: set[int] = dataclasses.field(default_factory=set)
+    written_slots: set[int] = dataclasses.field(default_factory=set)
+
+    def hinders(self, step: Step, *, ordered: bool) -> bool:
+        """Must the copies be complete before ``step``?"""
+        blocks, slots = self.read_blocks | self.written_blocks, self.read_slots | self.written_slots
+        match step:
+            case Fill(touched) | Evict(touched):
+                return not blocks.isdisjoint(touched)
+            case Forget(touched):
+                return not slots.isdisjoint(touched)
+            case Store(sources, targets):
+                return not ordered and not (self.written_blocks.isdisjoint(sources) and slots.isdisjoint(targets))
+            case Load(sources, targets):
+                late = not ordered and not self.written_slots.isdisjoint(sources)
+                return late or not blocks.isdisjoint(
+                    targets
+                )  # the hostile occupant is written by us, not by the kernel
+            case LoadPart(source, _, targets):
+                return (not ordered and source in self.written_slots) or not blocks.isdisjoint(targets)
+            case _:
+                return True
+
+
+class Session:
+    """One kernel instance with its arena; programs of the same shape run in it one after the other."""
+
+    def __init__(self, kernel: CopyKernel, layout: Layout, host_slots: int, blocks_per_slot: int) -> None:
+        self.kernel = kernel
+        self.layout = layout
+        self.arena = Arena(layout, host_slots, blocks_per_slot)
+        owned = self._call("prepare", self.kernel.prepare, self.arena)
+        if owned is not None:
+            self.arena.adopt_host(owned)
+        elif getattr(kernel, "owns_host", False):
+            self.arena.host_checked = False
+        self.oracle = Oracle(self.arena)
+        self.ordered = getattr(kernel, "ordered", False) is True
+        self._block_bytes = [
+            sum(layout.layers[i].page_bytes for i in layout.group_layers(g.index)) for g in layout.groups
+        ]
+
+    def run(self, program: Program, *, explain: bool, progress: Callable[[int], None]) -> Outcome:
+        """Execute all steps; stop at the first that goes wrong. ``progress`` is told the step before it runs."""
+        self.oracle.reset(program.seed)
+        self.oracle.compared_bytes = 0
+        run = _Run(self, program, explain)
+        outcome = Outcome()
+        for number, step in enumerate((*program.steps, Check())):
+            progress(number)
+            outcome = run.step(number, step)
+            if outcome.failed:
+                break
+        return dataclasses.replace(
+            outcome, compared_bytes=self.oracle.compared_bytes, moved_bytes=run.moved_bytes, steps=dict(run.steps)
+        )
+
+    def close(self) -> None:
+        """Let the kernel release what it holds."""
+        self._call("close", self.kernel.close)
+
+    def block_bytes(self, group: int) -> int:
+        """Content bytes of one block of all layers of ``group``."""
+        return self._block_bytes[group]
+
+    def _call(self, what: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except ContractError:
+            raise
+        except Exception as error:  # whatever a kernel under test raises is a finding, not a crash of ours
+            raise KernelRaised(what, error) from error
+
+
+class _Run:
+    """State of one program's execution."""
+
+    def __init__(self, session: Session, program: Program, explain: bool) -> None:
+        self.session = session
+        self.program = program
+        self.explain = explain
+        self.pending = _Pending()
+        self.loaded: set[int] = set()
+        self.stored: set[int] = set()
+        self.transfer = 0  # the last step that called the kernel: what a mismatch is blamed on
+        self.moved_bytes = 0
+        self.steps: Counter[str] = Counter()
+
+    def step(self, number: int, step: Step) -> Outcome:
+        self.steps[step.kind] += 1
+        try:
+            if self.pending.hinders(step, ordered=self.session.ordered):
+                self.session._call("wait", self.session.kernel.wait)
+                self.pending = _Pending()
+            self._do(number, step)
+        except KernelRaised as error:
+            return Outcome("raised", number, str(error), fingerprint=f"raised-{step.kind}-{error.name}")
+        return self._checked() if isinstance(step, Check) else Outcome()
+
+    def _do(self, number: int, step: Step) -> None:
+        oracle, kernel, call = self.session.oracle, self.session.kernel, self.session._call
+        per_slot = self.program.blocks_per_slot
+        match step:
+            case Fill(blocks, group):
+                oracle.fill(blocks, group, f"fill (step {number})")
+            case Evict(blocks):
+                owners = {b: oracle.contents[b].group if b in oracle.contents else 0 for b in blocks}
+                for group in sorted(set(owners.values())):
+                    oracle.fill([b for b in blocks if owners[b] == group], group, f"evict (step {number})")
+            case Forget(slots):
+                oracle.forget(slots)
+            case Store(blocks, slots, group):
+                oracle.expect_store(blocks, slots, per_slot)
+                self._began(number, blocks, slots, group, loading=False)
+                call(
+                    f"store({list(blocks)}, {list(slots)})",
+                    kernel.store,
+                    list(blocks),
+                    list(slots),
+                    **self._named(group),
+                )
+            case Load(slots, blocks, group):
+                oracle.expect_load([held for s in slots for held in oracle.slots[s]], blocks)
+                self._began(number, blocks, slots, group, loading=True)
+                call(
+                    f"load({list(slots)}, {list(blocks)})", kernel.load, list(slots), list(blocks), **self._named(group)
+                )
+            case LoadPart(slot, first, blocks, group):
+                oracle.expect_load(oracle.slots[slot][first : first + len(blocks)], blocks)
+                self._began(number, blocks, (slot,), group, loading=True)
+                part: Any = kernel  # load_part is optional in the contract; the generator asks before it uses it
+                call(
+                    f"load_part({slot}, {first}, {list(blocks)})",
+                    part.load_part,
+                    slot,
+                    first,
+                    list(blocks),
+                    **self._named(group),
+                )
+            case _:
+                pass
+
+    def _named(self, group: int) -> dict[str, int]:
+        return {"group": group} if len(self.session.layout.groups) > 1 else {}
+
+    def _began(
+        self, number: int, blocks: tuple[int, ...], slots: tuple[int, ...], group: int, *, loading: bool
+    ) -> None:
+        self.transfer = number
+        self.moved_bytes += len(blocks) * self.session.block_bytes(group)
+        if loading:
+            self.pending.written_blocks.update(blocks)
+            self.pending.read_slots.update(slots)
+            self.loaded.update(blocks)
+        else:
+            self.pending.read_blocks.update(blocks)
+            self.pending.written_slots.update(slots)
+            self.stored.update(slots)
+
+    def _checked(self) -> Outcome:
+        mismatch = self.session.oracle.check()
+        if mismatch is None:
+            self.loaded.clear()
+            self.stored.clear()
+            return Outcome()
+        if not self.explain:
+            return Outcome("wrong-bytes", self.transfer, f"{mismatch.total:,} wrong {mismatch.region} bytes")
+        return self._explained(mismatch)
+
+    def _explained(self, mismatch: Mismatch) -> Outcome:
+        said = diagnose(self.session.oracle, mismatch, self.loaded, self.stored)
+        kind, headline = "wrong-bytes", said.headline
+        deadline = time.monotonic() + _LATE_S
+        while kind == "wrong-bytes" and time.monotonic() < deadline:
+            time.sleep(_LATE_S / 15)
+            if self.session.oracle.check() is None:
+                kind = "early-return"
+                headline = f"wait() returned before the copies were done: right after it, {said.headline}"
+        return Outcome(kind, self.transfer, headline, said.details, said.first, f"{kind}-{said.fingerprint}")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else ""

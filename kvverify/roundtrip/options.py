@@ -1,0 +1,92 @@
+"""The options of a roundtrip run as one record: checked once, stored in the event log, read back by --resume."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from kvverify.errors import UsageError, nearest
+from kvverify.events import Event, RunStarted
+from kvverify.kernels.registry import resolve
+from kvverify.layout.document import from_document
+from kvverify.roundtrip.campaign import PROFILES, Plan
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class RoundtripOptions:
+    """What decides a run. ``recipes`` are the layouts as documents, so that a resumed run needs no file or model again."""
+
+    kernels: tuple[str, ...]
+    recipes: tuple[dict[str, Any], ...]
+    profile: str
+    examples: int | None
+    budget_s: float | None
+    plant: str
+    time_limit: float
+    seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object for ``RunStarted.options``."""
+        return asdict(self)
+
+    def plan(self, *, logs: Path | None, spent_s: float = 0.0) -> Plan:
+        """Return the plan; ``spent_s`` of the budget were used before an interruption."""
+        return Plan(
+            sources=tuple(resolve(spec) for spec in self.kernels),
+            recipes=tuple(from_document(r, "layout of the run") for r in self.recipes),
+            seed=self.seed,
+            profile=PROFILES[self.profile],
+            examples=self.examples,
+            budget_s=None if self.budget_s is None else max(0.0, self.budget_s - spent_s),
+            fault=self.plant,
+            time_limit=self.time_limit,
+            logs=logs,
+        )
+
+
+def options_of(events: Iterable[Event], where: Path) -> RoundtripOptions:
+    """Return the options that the run in ``events`` was started with.
+
+    Raises:
+        UsageError: ``where`` holds no roundtrip run.
+    """
+    start = next((e for e in events if isinstance(e, RunStarted)), None)
+    if start is None or start.command != "roundtrip":
+        raise UsageError(
+            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of roundtrip"
+        )
+    values: Mapping[str, Any] = {
+        k: start.options[k] for k in RoundtripOptions.__dataclass_fields__ if k in start.options
+    }
+    try:
+        return RoundtripOptions(**{**values, "kernels": tuple(values["kernels"]), "recipes": tuple(values["recipes"])})
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"--resume {where}: the options in its event log are incomplete: {error}") from error
+
+
+def seconds_of(text: str) -> float:
+    """Read a duration such as ``90``, ``60s``, ``10m`` or ``2h``.
+
+    Raises:
+        UsageError: it is none, or not positive.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(f"--budget {text!r}: not a duration; expected a number with s, m or h, such as 60s")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def profile_named(name: str) -> str:
+    """Return ``name`` if there is such a profile.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in PROFILES:
+        raise UsageError(f"--profile {name!r}: unknown; {nearest(name, PROFILES)}")
+    return name

@@ -1,0 +1,187 @@
+"""The child process: imports the kernel once, then forks workers that execute programs.
+
+Speaks JSON lines over two inherited file descriptors, since libraries print to stdout as they please. When a worker dies the
+first process says how and forks the next one, so a crash costs milliseconds and not the seconds of the import.
+
+    python -m kvverify.roundtrip.worker REQUEST_FD REPLY_FD PROGRESS_FD KERNEL_SPEC FAULT_OR_EMPTY FORK
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import mmap
+import os
+import struct
+import sys
+import traceback
+from typing import Any
+
+from kvverify.errors import KvverifyError
+from kvverify.kernels.contract import CopyKernel
+from kvverify.kernels.registry import KernelSource, resolve, supports_reason
+from kvverify.layout.document import from_document
+from kvverify.layout.place import place
+from kvverify.layout.placement import Layout
+from kvverify.roundtrip.executor import KernelRaised, Outcome, Session
+from kvverify.roundtrip.program import Program
+
+PROGRESS = struct.Struct("<q")
+
+
+class Replies:
+    """The way back to the parent."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def send(self, **values: Any) -> None:
+        """Write one JSON line; the line break in front ends what a killed worker may have left half written."""
+        data = b"\n" + json.dumps(values).encode() + b"\n"
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+class Worker:
+    """Answers the parent's requests with one kernel source; keeps the last session for the next program of its shape."""
+
+    def __init__(self, source: KernelSource, fault: str, progress: mmap.mmap) -> None:
+        self._source = source
+        self._fault = fault
+        self._progress = progress
+        self._layouts: dict[str, Layout] = {}
+        self._session: tuple[str, Session] | None = None
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Execute one request: ``describe`` (does the kernel take this layout, and how) or ``run`` (a program)."""
+        layout = self._layout(request["recipe"])
+        if request["do"] == "describe":
+            return self._describe(layout)
+        program = Program.from_json(request["program"])
+        return dataclasses.asdict(self._run(layout, request, program))
+
+    def _describe(self, layout: Layout) -> dict[str, Any]:
+        kernel = self._kernel()
+        reason = supports_reason(kernel, layout)
+        provenance = getattr(kernel, "provenance", None)
+        return {
+            "reason": reason,
+            "blocks_per_slot": int(getattr(kernel, "blocks_per_slot", 1)),
+            "load_part": callable(getattr(kernel, "load_part", None)),
+            "groups": getattr(kernel, "groups", False) is True,
+            "partial_slots": getattr(kernel, "partial_slots", False) is True,
+            "slow": getattr(kernel, "slow", False) is True,
+            "caller_syncs": sorted(getattr(kernel, "caller_syncs", ())),
+            "owns_host": getattr(kernel, "owns_host", False) is True,
+            "provenance": provenance() if callable(provenance) and reason is None else {},
+        }
+
+    def _run(self, layout: Layout, request: dict[str, Any], program: Program) -> Outcome:
+        shape = json.dumps([request["recipe"], program.host_slots, program.blocks_per_slot], sort_keys=True)
+        self._progress[:8] = PROGRESS.pack(-1)
+        try:
+            if self._session is None or self._session[0] != shape:
+                self._end_session()
+                kernel = self._kernel()
+                reason = supports_reason(kernel, layout)
+                if reason is not None:
+                    return Outcome("refused", -1, reason)
+                self._session = (shape, Session(kernel, layout, program.host_slots, program.blocks_per_slot))
+            outcome = self._session[1].run(program, explain=request["explain"], progress=self._tell)
+        except KernelRaised as error:
+            self._session = None
+            return Outcome("raised", -1, str(error), fingerprint=f"raised-{error.name}")
+        if outcome.failed:
+            self._session = None  # a kernel that went wrong may keep wrong state
+        return outcome
+
+    def _end_session(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session[1], None
+            session.close()
+
+    def _kernel(self) -> CopyKernel:
+        kernel = self._source.create()
+        if not self._fault:
+            return kernel
+        from kvverify.faults.catalogue import fault_named
+
+        return fault_named(self._fault).plant(kernel)
+
+    def _layout(self, document: dict[str, Any]) -> Layout:
+        text = json.dumps(document, sort_keys=True)
+        if text not in self._layouts:
+            self._layouts[text] = place(from_document(document, "request"))
+        return self._layouts[text]
+
+    def _tell(self, step: int) -> None:
+        self._progress[:8] = PROGRESS.pack(step)
+
+
+def serve(worker: Worker, requests: int, replies: Replies) -> None:
+    """Answer until the parent closes its end."""
+    replies.send(worker=os.getpid())
+    with open(requests, "rb", closefd=False, buffering=0) as source:
+        for line in iter(lambda: _line(source.fileno()), b""):
+            try:
+                replies.send(answer=worker.answer(json.loads(line)))
+            except KvverifyError as error:
+                replies.send(error=str(error))
+            except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, OSError, MemoryError):
+                replies.send(error=traceback.format_exc(limit=-3))
+
+
+def _line(descriptor: int) -> bytes:
+    """Read one line without reading ahead: what follows belongs to the worker that comes next."""
+    chunks = []
+    while chunk := os.read(descriptor, 1 << 16):
+        chunks.append(chunk)
+        if chunk.endswith(b"\n"):
+            break
+    return b"".join(chunks)
+
+
+def main(arguments: list[str]) -> int:
+    """Import the kernel, say so, and keep one worker alive until the parent has no more requests."""
+    requests, replies, progress = int(arguments[0]), Replies(int(arguments[1])), mmap.mmap(int(arguments[2]), 8)
+    source, fault, forking = resolve(arguments[3]), arguments[4], arguments[5] == "fork"
+    try:
+        import torch
+
+        torch.set_num_threads(1)  # two processes share the machine; fork and thread pools do not go together
+        source.create()
+    except KvverifyError as error:
+        replies.send(unavailable=str(error))
+        return 0
+    except ImportError as error:
+        replies.send(unavailable=f"{source.name}: {error}")
+        return 0
+    except Exception as error:  # the import of third-party code is the second place where anything may come out
+        replies.send(unavailable=f"{source.name}: {type(error).__name__}: {error}")
+        return 0
+    replies.send(ready=True)
+    worker = Worker(source, fault, progress)
+    if not forking:
+        serve(worker, requests, replies)
+        return 0
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            serve(worker, requests, replies)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+            return 0
+        replies.send(died=_how(status))
+
+
+def _how(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        import signal
+
+        return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exit code {os.WEXITSTATUS(status)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
