@@ -133,27 +133,26 @@ def _same_integers(
     """Reinterpret ``device`` and its host pages, ``offset`` bytes into each sub-block, as the widest common integer."""
     size = device.element_size()
     unit = max(
-        u
-        for u in _INTEGERS
-        if device.shape[-1] * size % u == 0
-        and device.stride(-1) == 1
-        and device.storage_offset() * size % u == 0
-        and all(stride * size % u == 0 for stride in device.stride()[:-1])
-        and (host.storage_offset() + offset) % u == 0
-        and host.stride(0) % u == 0
-        and sub_block_bytes % u == 0
+        (
+            u
+            for u in _INTEGERS
+            if device.stride(-1) == 1
+            and device.shape[-1] * size % u == 0
+            and device.storage_offset() * size % u == 0
+            and all(stride * size % u == 0 for stride in device.stride()[:-1])
+            and (host.storage_offset() + offset) % u == 0
+            and host.stride(0) % u == 0
+            and sub_block_bytes % u == 0
+        ),
+        default=size,
     )
     cells = device.view(_INTEGERS[unit])
     inner = [1]  # dense strides of one host page, in integers
     for extent in reversed(cells.shape[2:]):
         inner.insert(0, inner[0] * extent)
-    slots = host[:, offset:].view(torch.uint8) if unit == 1 else _integers_of(host, offset, unit)
+    width = (host.shape[1] - offset) // unit * unit
+    slots = host[:, offset : offset + width].view(_INTEGERS[unit])
     return cells, slots.as_strided(
         (host.shape[0], blocks_per_slot, *cells.shape[1:]),
         (host.stride(0) // unit, sub_block_bytes // unit, *inner),
     )
-
-
-def _integers_of(host: torch.Tensor, offset: int, unit: int) -> torch.Tensor:
-    width = (host.shape[1] - offset) // unit * unit
-    return host[:, offset : offset + width].view(_INTEGERS[unit])

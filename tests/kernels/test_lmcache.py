@@ -165,3 +165,13 @@ def test_an_unknown_version_is_refused(lmcache: ModuleType, monkeypatch: pytest.
         EnvironmentProblem, match=r"LMCache 0\.7\.1 is installed, the adapter knows 0\.5\.6: .*install lmcache=="
     ):
         lmcache_library.load.__wrapped__()
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvverify.kernels import lmcache_library
+
+    monkeypatch.setattr(lmcache_library, "library_version", lambda _name: "unknown")
+    with pytest.raises(
+        EnvironmentProblem, match=r"^LMCache is not installed here; `nox -s stacks` makes an environment"
+    ):
+        lmcache_library.load.__wrapped__()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("torch")
 
 import torch as t
 
+from kvverify.kernels.contract import ArenaView
 from kvverify.kernels.registry import check_kernel, supports_reason
 from kvverify.kernels.torch_reference import TorchReference
 from kvverify.layout.place import place
@@ -51,6 +53,32 @@ def test_any_blocks_of_any_layout_round_trip(recipe: Recipe, blocks_per_slot: in
     stored = data.draw(st.lists(st.sampled_from(layout.blocks), min_size=len(loaded), max_size=len(loaded)))
     slots = data.draw(st.permutations(range(layout.num_blocks)))[: -(-len(loaded) // blocks_per_slot)]
     assert round_trip(kernel, arena, stored, slots, loaded) == 0
+
+
+class ForgetsTheLastLayer(TorchReference):
+    def prepare(self, arena: ArenaView) -> None:
+        super().prepare(arena)
+        self._pages[0].pop()
+
+
+class SwapsTwoBlocks(TorchReference):
+    def store(self, block_ids: Sequence[int], host_slots: Sequence[int], *, group: int = 0) -> None:
+        super().store(block_ids[::-1], host_slots, group=group)
+
+
+class WritesOneByteTooMany(TorchReference):
+    def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
+        super().load(host_slots, block_ids, group=group)
+        page = self._pages[0][-1][0]
+        page.view(t.uint8).as_strided((1,), (1,), page.storage_offset() * page.element_size() - 1).add_(1)
+
+
+@pytest.mark.parametrize("broken", [ForgetsTheLastLayer, SwapsTwoBlocks, WritesOneByteTooMany])
+def test_the_comparison_sees_a_broken_kernel(torch: ModuleType, broken: type[TorchReference]) -> None:
+    arena = make_arena(place(RECIPES["mixed LBNHC"]))
+    kernel = broken()
+    kernel.prepare(arena)
+    assert round_trip(kernel, arena, [3, 0, 6, 1], [4, 1, 0, 3], [7, 2, 5, 4]) > 0
 
 
 def test_part_of_a_slot_is_loaded_and_nothing_else(torch: ModuleType) -> None:
