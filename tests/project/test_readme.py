@@ -30,10 +30,12 @@ def commands(program: str) -> list[list[str]]:
         text = document.read_text()
         blocks = re.findall(r"^    (?=\S)(.+)$", text, re.MULTILINE)
         inline = re.findall(r"`([^`\n]+)`", text)
-        for line in (*blocks, *inline):
-            for part in re.split(r"\s*&&\s*", line):
-                if re.match(rf"(?:python -m )?{program} ", part):
-                    found.append(shlex.split(part.removeprefix("python -m "), comments=True)[1:])
+        parts = [part for line in (*blocks, *inline) for part in re.split(r"\s*&&\s*", line)]
+        found += [
+            shlex.split(part.removeprefix("python -m "), comments=True)[1:]
+            for part in parts
+            if re.match(rf"(?:python -m )?{program} ", part)
+        ]
     return found
 
 
@@ -53,7 +55,7 @@ def readme_kernel() -> str:
     return str(source)
 
 
-def verify(folder: Path, source: str, examples: int = 60) -> subprocess.CompletedProcess[str]:
+def verify(folder: Path, source: str, examples: int = 30) -> subprocess.CompletedProcess[str]:
     """Run the command of the README on a kernel in a file outside the repository."""
     (folder / "my_kernel.py").write_text(source)
     command = [sys.executable, "-m", "kvverify", "roundtrip", "--kernel", "my_kernel.py:MyKernel", "--seed", "1"]
