@@ -77,6 +77,8 @@ def unsupported(lib: Library, layout: Layout, blocks_per_slot: int) -> str | Non
         registration = register(lib, layout, [_meta_view(x, layout.num_blocks) for x in layout.layers], blocks_per_slot)
     except (ValueError, NotImplementedError) as error:
         return f"LMCache refuses it at registration: {_short(str(error))}"
+    except RuntimeError:
+        return None  # it stumbles rather than refuses; prepare meets the same error, and that is a finding
     return None if lib.has_compiled_ops else _refused_by_fallback(registration)
 
 

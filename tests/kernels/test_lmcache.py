@@ -147,6 +147,15 @@ def test_both_kv_orders_with_one_shape(lmcache: ModuleType, kernel_name: str) ->
     assert round_trip(kernel, arena, [3, 0], [3], [7, 2]) == 0
 
 
+@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="LMCache 0.5.6 computes a shape of zero blocks for it")
+@pytest.mark.parametrize("kernel_name", KERNELS)
+def test_one_block_that_is_longer_than_its_page(lmcache: ModuleType, kernel_name: str) -> None:
+    layout = place(Recipe((LayerRecipe("bf16", 2, 64, count=2),), "BLNHC", num_blocks=1))
+    kernel = create(kernel_name)
+    assert supports_reason(kernel, layout) is None
+    kernel.prepare(make_arena(layout, blocks_per_slot=2))
+
+
 def test_provenance_says_that_the_torch_fallback_ran(lmcache: ModuleType) -> None:
     provenance = create("lmcache").provenance()
     assert provenance["path"] == (
