@@ -129,7 +129,6 @@ def _device_windows(layout: Layout) -> tuple[int, int, tuple[Window, ...]]:
         for block in layout.usable_blocks:
             for start, length in (*content_runs(layer), *padding_runs(layer)):
                 first = base + block_start(layer, block) + start
-                for wrap in (0, *_WRAPS):
-                    if first - wrap >= GUARD + PAGE:
-                        windows.append((page_floor(first - wrap - GUARD), page_ceil(first - wrap + length + GUARD)))
+                aliases = (first - wrap for wrap in (0, *_WRAPS) if first - wrap >= GUARD + PAGE)
+                windows.extend((page_floor(a - GUARD), page_ceil(a + length + GUARD)) for a in aliases)
     return base, stop + PAGE, merge_windows(windows)

@@ -195,6 +195,8 @@ def group_spans(layout: Layout, group: int) -> tuple[Spans, ...]:
             key = (length, scales.tobytes())
             scales_of[key] = scales
             sorted_runs.setdefault(key, []).append((layer.offset + start, layer.block_stride))
-    return tuple(
-        Spans(key[0], *np.asarray(runs, np.int64).T.copy(), scales_of[key]) for key, runs in sorted_runs.items()
-    )
+    found = []
+    for key, runs in sorted_runs.items():
+        offsets, strides = np.asarray(runs, np.int64).T.copy()
+        found.append(Spans(key[0], offsets, strides, scales_of[key]))
+    return tuple(found)

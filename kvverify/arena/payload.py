@@ -52,7 +52,11 @@ def word_index(word: int, key: int) -> int:
 
 
 def fill(out: Bytes, key: int, start: int) -> None:
-    """Write the payload of bytes [start, start + len(out)) of a region into ``out``; ``start`` is a multiple of 8."""
+    """Write the payload of bytes [start, start + len(out)) of a region into ``out``."""
+    head = min(-start % 8, len(out))
+    if head:
+        out[:head] = rows([key], [start], head)[0]
+        out, start = out[head:], start + head
     whole = len(out) // 8 * 8
     if whole < len(out):
         out[whole:] = rows([key], [start + whole], len(out) - whole)[0]
