@@ -62,6 +62,7 @@ class Mapping:
 
     size: int
     windows: tuple[Window, ...]
+    inaccessible_bytes: int = field(init=False, default=0)  # counted where protection is set, not derived from windows
     array: Bytes = field(init=False, repr=False)
     _map: mmap.mmap = field(init=False, repr=False)
 
@@ -92,8 +93,11 @@ class Mapping:
         return any(a <= start and stop <= b for a, b in self.windows)
 
     def _protect(self, start: int, stop: int) -> None:
-        if stop > start and _libc.mprotect(self.address + start, stop - start, _PROT_NONE):
+        if stop <= start:
+            return
+        if _libc.mprotect(self.address + start, stop - start, _PROT_NONE):
             raise MemoryError(f"mprotect failed with errno {ctypes.get_errno()}")
+        self.inaccessible_bytes += stop - start
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,11 @@ class BorrowedMemory:
     def accessible_bytes(self) -> int:
         """Bytes that can be touched: all."""
         return len(self.array)
+
+    @property
+    def inaccessible_bytes(self) -> int:
+        """Bytes that cannot be touched: none."""
+        return 0
 
     @property
     def windows(self) -> tuple[Window, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvverify.arena.arena import Arena
+from kvverify.arena.compare import Mismatch, compare
 from kvverify.arena.geometry import (
     Positions,
     Spans,
@@ -21,9 +22,11 @@ from kvverify.arena.geometry import (
     padding_runs,
     scale_positions,
 )
-from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping, same_bytes
+from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping
 from kvverify.arena.payload import derive_key, fill, rows
 from kvverify.layout.placement import Layer
+
+__all__ = ["Content", "Landing", "Mismatch", "Oracle", "Stored", "occupant_of"]
 
 _DEVICE, _HOST, _MASK = 1, 2, 3  # names of keys
 
@@ -39,10 +42,14 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What one sub-block of a host slot holds; ``padding`` are the source's padding bytes, by layer position."""
+    """What one sub-block of a host slot holds.
+
+    ``paddings`` are what the source's padding bytes, by layer position, may have been when it was stored: as known, or as a
+    load brought them that nobody has looked at yet.
+    """
 
     content: Content
-    padding: dict[int, Bytes]
+    paddings: tuple[dict[int, Bytes], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +58,6 @@ class Landing:
 
     content: Content
     mask: int
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """Wrong bytes of one memory: positions in the mapping, ascending, with what was expected and found there."""
-
-    region: str  # "device" or "host"
-    positions: Positions  # int64 [n]
-    expected: Bytes
-    found: Bytes
-    total: int  # number of wrong bytes, of which the arrays hold the first
 
 
 @dataclass(slots=True)
@@ -74,7 +70,7 @@ class Oracle:
     contents: dict[int, Content] = field(default_factory=dict)
     slots: dict[int, list[Stored]] = field(default_factory=dict)
     landings: dict[int, Landing] = field(default_factory=dict)
-    carried: dict[int, list[dict[int, Bytes]]] = field(default_factory=dict)  # block -> paddings that loads may have brought
+    carried: dict[int, list[dict[int, Bytes]]] = field(default_factory=dict)  # block -> paddings loads may have brought
     dirty_slots: set[int] = field(default_factory=set)
     keys: dict[int, str] = field(default_factory=dict)  # payload key -> who wrote it, for the diagnosis
     host_keys: dict[int, str] = field(default_factory=dict)
@@ -105,7 +101,8 @@ class Oracle:
         _write_all(self.arena.host_memory, self._host_shadow, host_key)
 
     def fill(self, blocks: Sequence[int], group: int, writer: str) -> None:
-        """Let the engine compute new contents of ``group`` into ``blocks``."""
+        """Let the engine compute new contents of ``group`` into ``blocks``; copies from or to them are complete."""
+        self._settle_padding(blocks)  # before another group's contents cover a part of it
         key = self._next_key(writer)
         targets = np.asarray(blocks, np.int64)
         for spans in self._spans[group]:
@@ -119,14 +116,17 @@ class Oracle:
 
     def expect_store(self, blocks: Sequence[int], slots: Sequence[int], blocks_per_slot: int) -> None:
         """Note what ``slots`` must hold when the store of ``blocks`` is done; no other byte may change."""
-        self._adopt_carried_padding([b for b in blocks if b in self.carried])
         for j, slot in enumerate(slots):
             part = blocks[j * blocks_per_slot : (j + 1) * blocks_per_slot]
-            self.slots[slot] = [Stored(self.contents[b], self._padding_of(b)) for b in part]
+            self.slots[slot] = [Stored(self.contents[b], self._paddings_of(b)) for b in part]
             self.dirty_slots.add(slot)
 
     def expect_load(self, sources: Sequence[Stored], blocks: Sequence[int]) -> None:
-        """Put a hostile occupant into ``blocks``, then expect the contents of ``sources`` there, by position."""
+        """Put a hostile occupant into ``blocks``, then expect the contents of ``sources`` there, by position.
+
+        Earlier copies from or to ``blocks`` are complete.
+        """
+        self._settle_padding(blocks)
         self.epoch += 1
         mask = 1 + derive_key(self.seed, _MASK, self.epoch) % 255
         group = sources[0].content.group
@@ -141,8 +141,8 @@ class Oracle:
         for source, block in zip(sources, blocks, strict=True):
             self.contents[block] = source.content
             self.landings[block] = Landing(source.content, mask)
-            if source.padding:
-                self.carried.setdefault(block, []).append(source.padding)
+            if any(source.paddings):
+                self.carried.setdefault(block, []).extend(source.paddings)
 
     def forget(self, slots: Sequence[int]) -> None:
         """Overwrite host ``slots``, as a tier does that gave them to somebody else."""
@@ -172,6 +172,7 @@ class Oracle:
         if found is None:
             self.landings.clear()
             self.carried.clear()
+            self.dirty_slots.clear()
         return found
 
     def occupant_bytes(self, layer: Layer, block: int) -> list[tuple[int, Bytes]]:
@@ -217,7 +218,7 @@ class Oracle:
                 return shadow, position - start
         raise IndexError(f"position {position} is not accessible")
 
-    def _padding_of(self, block: int) -> dict[int, Bytes]:
+    def _paddings_of(self, block: int) -> tuple[dict[int, Bytes], ...]:
         layout, found = self.arena.layout, {}
         for number in layout.group_layers(self.contents[block].group):
             layer = layout.layers[number]
@@ -226,7 +227,7 @@ class Oracle:
             ]
             if parts:
                 found[number] = np.concatenate(parts)
-        return found
+        return (found, *self.carried.get(block, ())) if found else ()
 
     def _read_shadow(self, start: int, length: int) -> Bytes:
         window, offset = self._shadow_at(start)
@@ -237,7 +238,11 @@ class Oracle:
         for slot in self.dirty_slots:
             start = self.arena.host_base + slot * self.arena.slot_stride - first
             shadow[start : start + self.arena.slot_bytes] = self.arena.slot(slot)
-        self.dirty_slots.clear()
+
+    def _settle_padding(self, blocks: Sequence[int]) -> None:
+        self._adopt_carried_padding([b for b in blocks if b in self.carried])
+        for block in blocks:
+            self.carried.pop(block, None)
 
     def _adopt_carried_padding(self, blocks: Sequence[int]) -> bool:
         """Accept padding of a loaded block that became exactly a source's: a copy may carry it along or leave it."""
@@ -255,18 +260,10 @@ class Oracle:
                 changed = True
         return changed
 
-    def _compare(self, region: str, mapping: Mapping | BorrowedMemory, shadows: list[Bytes]) -> Mismatch | None:
-        compared, wrong = 0, []
-        for (start, stop), shadow in zip(mapping.windows, shadows, strict=True):
-            now = mapping.array[start:stop]
-            if not same_bytes(now, shadow):
-                wrong.append((start, now, shadow))
-            compared += stop - start
-        inaccessible = mapping.size - mapping.accessible_bytes
-        if compared + inaccessible != mapping.size:
-            raise AssertionError(f"compared {compared} + inaccessible {inaccessible} != {mapping.size} bytes")
+    def _compare(self, region: str, memory: Mapping | BorrowedMemory, shadows: list[Bytes]) -> Mismatch | None:
+        compared, found = compare(region, memory, shadows)
         self.compared_bytes += compared
-        return _collect(region, wrong) if wrong else None
+        return found
 
 
 def occupant_of(incoming: Bytes, mask: int, scales: Positions) -> Bytes:
@@ -286,18 +283,3 @@ def _write_all(mapping: Mapping | BorrowedMemory, shadows: list[Bytes], key: int
     for (start, stop), shadow in zip(mapping.windows, shadows, strict=True):
         fill(shadow, key, start)
         mapping.array[start:stop] = shadow
-
-
-_KEPT = 1 << 16  # wrong bytes kept for the diagnosis
-
-
-def _collect(region: str, wrong: list[tuple[int, Bytes, Bytes]]) -> Mismatch:
-    positions, expected, found, total = [], [], [], 0
-    for start, now, shadow in wrong:
-        where = np.nonzero(now != shadow)[0]
-        total += len(where)
-        where = where[: max(0, _KEPT - sum(map(len, positions)))]
-        positions.append(where + start)
-        expected.append(shadow[where])
-        found.append(now[where])
-    return Mismatch(region, np.concatenate(positions), np.concatenate(expected), np.concatenate(found), total)
