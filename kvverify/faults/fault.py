@@ -1,0 +1,84 @@
+"""A planted fault: what it breaks, where it came from, where it can show, and how it gets into a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvverify.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvverify.kernels.contract import CopyKernel
+    from kvverify.layout.placement import Layout
+
+Traits = Mapping[str, Any]  # attributes of the kernel with the fault in it, as a child's ``describe`` answers
+Shows = Callable[["Traits", "Layout"], "str | None"]
+
+
+def everywhere(_traits: Traits, _layout: Layout) -> str | None:
+    """No layout hides the fault."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One entry of the catalogue.
+
+    Attributes:
+        id: F with the number of the published catalogue, or K for our own.
+        name: two or three words, joined by hyphens.
+        description: what breaks, in one line.
+        origin: public reports of the fault in real software.
+        by: how it is planted: views, ids, order or results of any kernel, or ``reference`` (a faulty torch reference).
+        wrap: puts the fault around a kernel; None where ``elsewhere`` says what it needs.
+        shows: None where a layout can show it, else the reason why not.
+        chunked: it shows on kernels with several blocks a slot; the torch reference then gets 4.
+        elsewhere: why no copy on this machine can show it.
+        checks: kinds of failure that count as a kill.
+    """
+
+    id: str
+    name: str
+    description: str
+    origin: tuple[str, ...] = ()
+    by: str = "results"
+    wrap: Callable[[CopyKernel], CopyKernel] | None = None
+    shows: Shows = everywhere
+    chunked: bool = False
+    elsewhere: str = ""
+    checks: tuple[str, ...] = ("wrong-bytes", "early-return")
+
+    @property
+    def replaces(self) -> bool:
+        """Does the plant ignore the kernel it is given and bring its own torch reference?"""
+        return self.by == "reference"
+
+    def shows_on(self, traits: Traits, layout: Layout) -> str | None:
+        """Return None where a campaign on ``layout`` can see the fault, else the reason why it cannot.
+
+        ``traits`` are those of the kernel with the fault planted.
+        """
+        if self.elsewhere:
+            return self.elsewhere
+        if self.chunked and traits["blocks_per_slot"] == 1:
+            return "the kernel puts one block into a slot"
+        return self.shows(traits, layout)
+
+    def plant(self, kernel: CopyKernel) -> CopyKernel:
+        """Return ``kernel`` with the fault in it.
+
+        Raises:
+            UsageError: nothing in this process can show the fault.
+        """
+        if self.wrap is None:
+            raise UsageError(f"fault {self.id} {self.name} cannot be planted into a copy kernel: {self.elsewhere}")
+        return self.wrap(self._carrier(kernel))
+
+    def _carrier(self, kernel: CopyKernel) -> CopyKernel:
+        # a faulty reference is wanted, or the reference in chunks of several blocks
+        if not self.replaces and not (self.chunked and kernel.name == "torch"):
+            return kernel
+        from kvverify.kernels.torch_reference import TorchReference
+
+        return TorchReference(4 if self.chunked else 1)
