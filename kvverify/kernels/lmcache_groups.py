@@ -73,6 +73,9 @@ def unsupported(lib: Library, layout: Layout, blocks_per_slot: int) -> str | Non
             f"kernel blocks ({split[0].rows_per_block} rows a block): LMCache takes one row for one block id; its vLLM "
             f"connector views the tensor anew before registering, for Mamba hybrids only (kv_cache_group_edits.py)"
         )
+    defect = known_defect(layout)
+    if defect is not None:
+        return f"known defect of LMCache 0.5.6, see results/findings.md: {defect}"
     try:
         registration = register(lib, layout, [_meta_view(x, layout.num_blocks) for x in layout.layers], blocks_per_slot)
     except (ValueError, NotImplementedError) as error:
@@ -80,6 +83,25 @@ def unsupported(lib: Library, layout: Layout, blocks_per_slot: int) -> str | Non
     except RuntimeError:
         return None  # it stumbles rather than refuses; prepare meets the same error, and that is a finding
     return None if lib.has_compiled_ops else _refused_by_fallback(registration)
+
+
+def known_defect(layout: Layout) -> str | None:
+    """Return what LMCache 0.5.6 was found to do wrong with ``layout`` although it takes it, or None.
+
+    It tells [K/V, block] from [block, K/V] by which dimension is 2, one answer for all layers of a shape.
+    """
+    split = [layer for layer in layout.layers if len(layer.shape) == 4 and layer.shape[0] == 2]
+    block_first = [layer for layer in split if layer.row_stride > layer.strides[0]]
+    if block_first and layout.num_blocks == 2:
+        return "[2 blocks, K/V, ...] is read as [K/V, 2 blocks, ...]: wrong bytes"
+    by_shape: dict[tuple[int, ...], set[bool]] = {}
+    for layer in split:
+        by_shape.setdefault(layer.shape, set()).add(layer.row_stride > layer.strides[0])
+    if any(len(kinds) > 1 for kinds in by_shape.values()):
+        return "[K/V, block] and [block, K/V] layers of one shape are read alike: wrong bytes"
+    if layout.num_blocks == 1 and any(layer.row_stride > layer.page_bytes for layer in layout.layers):
+        return "one block with a stride beyond its page becomes a shape of no blocks: registration raises RuntimeError"
+    return None
 
 
 def _short(text: str) -> str:

@@ -19,7 +19,7 @@ from kvverify.roundtrip.shrink import shrink
 from kvverify.roundtrip.strategies import Shape, programs
 
 _SHRINK_TRIES = 300  # executions; counted and not timed, so that a batch ends the same way each time
-_LOST_COSTS = 25  # a hang or crash costs as much as this many executions
+_HUNG_COSTS = 25  # a hang costs as much as this many executions
 _REPEATS = 5  # runs of the shrunk program before it is called irreproducible
 
 
@@ -146,7 +146,7 @@ class _Search:
         return outcome.failed
 
     def _shrunk(self, program: Program, outcome: Outcome) -> bool:
-        self._left -= _LOST_COSTS if outcome.kind in {"hung", "crashed"} else 1
+        self._left -= _HUNG_COSTS if outcome.kind == "hung" else 1
         if outcome.kind != self.kind:
             return False
         if self.best is None or _size(program) < _size(self.best):

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import mmap
 import os
+import resource
 import struct
 import sys
 import traceback
@@ -27,6 +28,7 @@ from kvverify.roundtrip.executor import KernelRaised, Outcome, Session
 from kvverify.roundtrip.program import Program
 
 PROGRESS = struct.Struct("<q")
+_NO_MORE = 86  # a worker's exit code when the parent has closed its end; 0 is what a kernel that calls exit() may leave
 
 
 class Replies:
@@ -167,10 +169,11 @@ def main(arguments: list[str]) -> int:
     while True:
         pid = os.fork()
         if pid == 0:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here, dumps of them only cost time
             serve(worker, requests, replies)
-            os._exit(0)
+            os._exit(_NO_MORE)
         _, status = os.waitpid(pid, 0)
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NO_MORE:
             return 0
         replies.send(died=_how(status))
 
