@@ -105,8 +105,8 @@ def _format_table(summary: Summary) -> Any:
     from rich.table import Table
 
     table = Table(box=SIMPLE, pad_edge=False)
-    for name in ("format", "layers", "heads", "head size", "bytes per token and head", "page bytes", "padding"):
-        table.add_column(name, justify="left" if name == "format" else "right", no_wrap=name == "format")
+    for name in ("format", "layers", "heads", "head size", "bytes/token/head", "page bytes", "padding"):
+        table.add_column(name, justify="left" if name == "format" else "right", no_wrap=True)
     for fmt in summary.formats:
         per_head = f"{fmt.bytes_per_token_head:,}" if fmt.bytes_per_token_head else "-"
         numbers = (f"{n:,}" for n in (fmt.page_bytes, fmt.padding_bytes))

@@ -7,6 +7,8 @@ from kvverify.layout.formats import Arrangement, format_name
 from kvverify.layout.recipe import LayerRecipe, Recipe
 from kvverify.layout.row import ORDERS, SPLITS, LayerSpec
 
+MAX_LAYERS = 10_000  # a mistyped count must not fill the memory
+
 
 def check_recipe(recipe: Recipe) -> None:
     """Refuse what is wrong with a recipe as a whole.
@@ -56,7 +58,10 @@ def expand(recipe: Recipe) -> list[LayerSpec]:
     Raises:
         LayoutError: a run of layers that no engine could have; the message names its position in the recipe.
     """
-    runs = [(position, run) for position, run in enumerate(recipe.layers) for _ in range(_count(position, run))]
+    total = sum(_count(position, run) for position, run in enumerate(recipe.layers))
+    if total > MAX_LAYERS:
+        raise LayoutError(f"recipe layers: got {total} layers, expected at most {MAX_LAYERS}")
+    runs = [(position, run) for position, run in enumerate(recipe.layers) for _ in range(run.count)]
     specs: dict[int, LayerSpec] = {}
     aliases: dict[int, list[str]] = {}
     for index, (position, run) in enumerate(runs):

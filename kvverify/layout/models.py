@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvverify.errors import LayoutError, nearest
+from kvverify.layout.expand import MAX_LAYERS
 from kvverify.layout.state import state_bytes
 
 FULL, SLIDING, CHUNKED, MAMBA = "full", "sliding_window", "chunked", "mamba"
@@ -94,7 +95,7 @@ def _from_path(path: Path) -> Model:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise LayoutError(f"model {path}: cannot read {file}: {error.strerror or error}") from error
-    except ValueError as error:  # JSON or UTF-8
+    except (ValueError, RecursionError) as error:  # JSON or UTF-8; brackets nested without end
         raise LayoutError(f"model {path}: {file} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise LayoutError(f"model {path}: {file} holds a JSON {type(config).__name__}, expected an object")
@@ -157,6 +158,8 @@ def model_from_config(config: Mapping[str, Any], name: str, where: str) -> Model
     """
     fields = _Fields(config, where)
     layers = fields.needed("num_hidden_layers", "n_layer", "num_layers")
+    if layers > MAX_LAYERS:
+        raise LayoutError(f"{where}: field num_hidden_layers: got {layers}, expected at most {MAX_LAYERS}")
     heads = fields.needed("num_attention_heads", "n_head")
     rank = fields.number("kv_lora_rank")
     kinds = _kinds(fields, layers)
@@ -198,7 +201,8 @@ def _kinds(fields: _Fields, layers: int) -> tuple[str, ...]:
         if not isinstance(types, list) or len(types) != layers:
             raise LayoutError(f"{fields.where}: field layer_types: expected a list of {layers} words, one per layer")
         return tuple(_kind(fields, str(word)) for word in types)
-    if 0 in (fields.get("attn_type_list") or ()):
+    marks = fields.get("attn_type_list")
+    if isinstance(marks, list) and 0 in marks:
         raise LayoutError(
             f"{fields.where}: field attn_type_list: layers of type 0 (lightning attention) are not supported"
         )
@@ -222,7 +226,9 @@ def _kind(fields: _Fields, word: str) -> str:
 
 def _shared(fields: _Fields, kinds: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
     """Return pairs (layer, owner): the last layers of some models reuse the cache of the last own layer of their kind."""
-    first = len(kinds) - (fields.number("num_kv_shared_layers") or 0 if fields.get("num_kv_shared_layers") else 0)
+    # 0 says that no layer shares
+    shared = fields.number("num_kv_shared_layers") if fields.get("num_kv_shared_layers") else None
+    first = len(kinds) - (shared or 0)
     pairs = []
     for layer in range(max(first, 1), len(kinds)):
         owners = [i for i in range(first) if kinds[i] == kinds[layer]]

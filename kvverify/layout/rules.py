@@ -82,6 +82,8 @@ def heads_per_rank(model: Model, tp: int) -> int:
         raise LayoutError(f"tp: got {tp}, expected at least 1")
     if model.attention_heads % tp:
         raise LayoutError(f"model {model.name}: {model.attention_heads} attention heads cannot be divided by tp {tp}")
+    if model.state_bytes % tp:
+        raise LayoutError(f"model {model.name}: states of {model.state_bytes} bytes cannot be divided by tp {tp}")
     if model.is_mla:
         return 1
     if model.kv_heads % tp and tp % model.kv_heads:
@@ -189,8 +191,7 @@ def _plan(model: Model, name: str, heads: int, tp: int, skipped: frozenset[int])
     ]
     if model.indexer_size:
         planned += [_Planned(FULL, "dsa_indexer", 1, model.indexer_size)] * len(model.kinds)
-    for layer in planned:
-        slot_format(layer.kv_format).parts(layer.heads, layer.head_size)  # refuses impossible geometries
+    slot_format(name).parts(heads, size)  # refuses impossible geometries, also where every layer is skipped
     return planned
 
 

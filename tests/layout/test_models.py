@@ -119,6 +119,7 @@ def test_states_of_linear_attention() -> None:
             "field layer_types: unknown 'full_atention'; did you mean 'full_attention'",
         ),
         ({"layer_types": ["linear_attention"] * 4}, "field linear_num_key_heads is missing"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: got 1000000000, expected at most 10000"),
         ({"attn_type_list": [1, 0, 1, 1]}, "field attn_type_list: layers of type 0"),
         ({"num_kv_shared_layers": 4}, "layer 1 has no earlier full layer"),
     ],
@@ -144,6 +145,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match=r"config\.json is not JSON"):
         load_model(str(tmp_path))
     (tmp_path / "config.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(LayoutError, match=r"config\.json is not JSON"):
+        load_model(str(tmp_path))
+    (tmp_path / "config.json").write_text("[" * 200_000)
     with pytest.raises(LayoutError, match=r"config\.json is not JSON"):
         load_model(str(tmp_path))
     (tmp_path / "config.json").write_text("[]")

@@ -189,6 +189,7 @@ def test_sparse_buffer_is_arithmetic_only() -> None:
         (Recipe((LayerRecipe("bf16", 2, 64),), block_tokens=48, kernel_block_tokens=32), "must divide block_tokens"),
         (Recipe((LayerRecipe("bf16", 2, 64),), usable_blocks=(3, 9)), "rising block ids between 0 and 7"),
         (Recipe((LayerRecipe("bf16", 2, 64),), groups=(GroupRecipe(), GroupRecipe())), r"groups\[1\] has no layer"),
+        (Recipe((LayerRecipe("bf16", 2, 64, 10**9),)), "got 1000000000 layers, expected at most 10000"),
         (Recipe(()), "at least one layer"),
     ],
 )

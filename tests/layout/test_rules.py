@@ -110,6 +110,8 @@ def test_heads_that_cannot_be_divided() -> None:
         heads_per_rank(load_model("smollm2-135m"), 2)
     with pytest.raises(LayoutError, match="3 KV heads can be neither divided by tp 2"):
         heads_per_rank(dense(kv_heads=3), 2)
+    with pytest.raises(LayoutError, match="states of 5 bytes cannot be divided by tp 2"):
+        heads_per_rank(dense(kinds=("mamba", "full"), state_bytes=5), 2)
     with pytest.raises(LayoutError, match="tp: got 0"):
         heads_per_rank(dense(), 0)
 
@@ -166,9 +168,10 @@ def test_refusals_say_why(model: str, dtype: str, message: str) -> None:
         recipe_for(load_model(model), dtype)
 
 
+@pytest.mark.parametrize("layers", [4, 8])  # with 4, the boundary leaves no layer to pack
 @pytest.mark.parametrize("head_size", [80, 96])
-def test_rotated_presets_refuse_other_head_sizes(head_size: int) -> None:
-    config = {"num_hidden_layers": 8, "num_attention_heads": 4, "head_dim": head_size}
+def test_rotated_presets_refuse_other_head_sizes(head_size: int, layers: int) -> None:
+    config = {"num_hidden_layers": layers, "num_attention_heads": 4, "head_dim": head_size}
     model = model_from_config(config, "m", "m")
     with pytest.raises(LayoutError, match=f"head size {head_size} is not supported by any engine; keys are rotated"):
         recipe_for(model, TQ4)
