@@ -93,37 +93,42 @@ def _print(title: str, summary: Summary, wish: int | None) -> None:
 
     console = Console(highlight=False)
     console.print(title, style="bold", markup=False)
+    console.print()
     console.print(_format_table(summary))
+    console.print()
     if len(summary.groups) > 1:
         console.print(_group_table(summary))
+        console.print()
     for name, value in _facts(summary, wish):
         console.print(f"{name:<22}{value}", markup=False, soft_wrap=True)
 
 
 def _format_table(summary: Summary) -> Any:
-    from rich.box import SIMPLE
-    from rich.table import Table
-
-    table = Table(box=SIMPLE, pad_edge=False)
-    for name in ("format", "layers", "heads", "head size", "bytes/token/head", "page bytes", "padding"):
-        table.add_column(name, justify="left" if name == "format" else "right", no_wrap=True)
+    padded = any(fmt.padding_bytes for fmt in summary.formats)
+    table = _table("format", "layers", "heads", "head size", "B/token/head", "B/page", *(["padding"] if padded else []))
     for fmt in summary.formats:
         per_head = f"{fmt.bytes_per_token_head:,}" if fmt.bytes_per_token_head else "-"
-        numbers = (f"{n:,}" for n in (fmt.page_bytes, fmt.padding_bytes))
-        table.add_row(fmt.kv_format, str(fmt.layers), str(fmt.heads), str(fmt.head_size), per_head, *numbers)
+        cells = [fmt.kv_format, str(fmt.layers), str(fmt.heads), str(fmt.head_size), per_head, f"{fmt.page_bytes:,}"]
+        table.add_row(*cells, *([f"{fmt.padding_bytes:,}"] if padded else []))
     return table
 
 
 def _group_table(summary: Summary) -> Any:
-    from rich.box import SIMPLE
+    table = _table("group", "layers", "tokens/block", "B/block")
+    for group in summary.groups:
+        numbers = str(len(group.layers)), f"{group.block_tokens:,}", f"{group.block_bytes:,}"
+        table.add_row(f"{group.index} {group.kind}", *numbers)
+    return table
+
+
+def _table(first: str, *numbers: str) -> Any:
+    """Return a table of 80 columns at most: one column of words, the rest of numbers."""
     from rich.table import Table
 
-    table = Table(box=SIMPLE, pad_edge=False)
-    for name in ("group", "kind", "layers", "tokens per block", "bytes per block"):
-        table.add_column(name, justify="left" if name == "kind" else "right")
-    for group in summary.groups:
-        numbers = f"{group.block_tokens:,}", f"{group.block_bytes:,}"
-        table.add_row(str(group.index), group.kind, str(len(group.layers)), *numbers)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(first, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 
