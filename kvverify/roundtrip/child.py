@@ -62,9 +62,8 @@ class Child:
         self._requests = self._replies = -1
         self._worker = 0
         self._unread = b""
-        self._progress_file = tempfile.TemporaryFile()
-        self._progress_file.truncate(_PROGRESS_BYTES)
-        self._progress = mmap.mmap(self._progress_file.fileno(), _PROGRESS_BYTES)
+        self._progress: mmap.mmap | None = None
+        self._step = -1  # of the program under way, as the worker last said; kept when its memory is gone
 
     def __enter__(self) -> Self:
         return self
@@ -82,9 +81,20 @@ class Child:
         """
         if self._process is not None and self._process.poll() is None:
             return
+        with tempfile.TemporaryFile() as shared:
+            shared.truncate(_PROGRESS_BYTES)
+            self._progress = mmap.mmap(shared.fileno(), _PROGRESS_BYTES)
+            self._spawn(shared.fileno())
+        try:
+            self._await("ready", time.monotonic() + _START_S)
+        except (_Died, TimeoutError) as error:
+            self.close()
+            raise Unavailable(f"{self.source.name}: the process died while importing it ({error})") from None
+
+    def _spawn(self, progress: int) -> None:
         request_read, self._requests = os.pipe()
         self._replies, reply_write = os.pipe()
-        descriptors = (request_read, reply_write, self._progress_file.fileno())
+        descriptors = (request_read, reply_write, progress)
         command = [
             sys.executable,
             "-m",
@@ -105,11 +115,6 @@ class Child:
         os.close(request_read)
         os.close(reply_write)
         self._unread = b""
-        try:
-            self._await("ready", time.monotonic() + _START_S)
-        except (_Died, TimeoutError) as error:
-            self.close()
-            raise Unavailable(f"{self.source.name}: the process died while importing it ({error})") from None
 
     def describe(self, recipe: dict[str, Any]) -> dict[str, Any]:
         """Ask how the kernel treats a layout; ``reason`` in the answer is None when it takes it."""
@@ -135,6 +140,10 @@ class Child:
             if descriptor >= 0:
                 os.close(descriptor)
         self._requests = self._replies = -1
+        if self._progress is not None:
+            self._step = self._step_under_way()
+            self._progress.close()
+            self._progress = None
         if self._process is not None:
             if self._worker:
                 _kill(self._worker)
@@ -143,8 +152,13 @@ class Child:
             self._process = None
         self._worker = 0
 
+    def _step_under_way(self) -> int:
+        if self._progress is None:
+            return self._step
+        return int.from_bytes(self._progress[:_PROGRESS_BYTES], "little", signed=True)
+
     def _lost(self, kind: str, program: Program, how: str) -> Outcome:
-        step = int.from_bytes(self._progress[:_PROGRESS_BYTES], "little", signed=True)
+        step = self._step_under_way()
         steps = [*program.steps]
         what = "preparing" if step < 0 else steps[step].kind if step < len(steps) else "the final check"
         return Outcome(kind, step, f"{how} in {what}", fingerprint=f"{kind}-{what}")
