@@ -31,6 +31,7 @@ Emit = Callable[[Event], None]
 SaveFailure = Callable[[str, dict[str, Any]], str]
 
 _HOST_BYTES = 2 << 20  # host slots are given out until about this many bytes are used
+_LARGE_BATCH = 16
 _FAILING_BATCHES = 5  # after so many a kernel's campaign ends: it is broken, and each costs a shrink
 
 
@@ -190,7 +191,9 @@ class Campaign:
     def _done(self, lane: Lane) -> bool:
         if lane.closed or not lane.targets or lane.failing_batches >= _FAILING_BATCHES:
             return True
-        return self.plan.examples is not None and lane.next_batch * lane.batch_size(self.plan.profile) >= self._examples(lane)
+        return self.plan.examples is not None and lane.next_batch * lane.batch_size(
+            self.plan.profile
+        ) >= self._examples(lane)
 
     def _examples(self, lane: Lane) -> int:
         wanted = self.plan.examples or 0
@@ -260,10 +263,12 @@ def shape_for(layout: Layout, answer: dict[str, Any]) -> Shape:
     per_slot = int(answer["blocks_per_slot"])
     slot_bytes = layout.host_slot_bytes() * per_slot
     affordable = max(2, _HOST_BYTES // max(1, slot_bytes))
+    # a batch of 16 and one more has to fit where the pool is large enough to need it; elsewhere LMCache's batch of 4 and one
+    wanted = _LARGE_BATCH + 2 if len(layout.blocks) > _LARGE_BATCH * per_slot else 6
     return Shape(
         blocks=layout.blocks,
         groups=len(layout.groups),
-        host_slots=min(6, affordable, max(3, len(layout.blocks) // per_slot + 1)),
+        host_slots=min(wanted, affordable, max(5, len(layout.blocks) // per_slot + 1)),
         blocks_per_slot=per_slot,
         load_part=bool(answer["load_part"]),
         partial_slots=bool(answer["partial_slots"]),

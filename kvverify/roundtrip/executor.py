@@ -14,7 +14,7 @@ from kvverify.arena.oracle import Mismatch, Oracle
 from kvverify.errors import ContractError
 from kvverify.kernels.contract import CopyKernel
 from kvverify.layout.placement import Layout
-from kvverify.roundtrip.program import Check, Evict, Fill, Forget, Load, LoadPart, Program, Step, Store
+from kvverify.roundtrip.program import Check, Evict, Fill, Forget, Ids, Load, LoadPart, Program, Step, Store
 
 _LATE_S = 0.3  # how long a mismatch is watched before it counts as wrong bytes and not as an early return
 
@@ -45,6 +45,10 @@ class KernelRaised(Exception):
     def __init__(self, what: str, error: BaseException) -> None:
         super().__init__(f"{what} raised {type(error).__name__}: {_first_line(error)}")
         self.name = type(error).__name__
+
+
+class _PromiseBroken(Exception):
+    """The kernel changed something that its caller lent it for the time of a call."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -84,6 +88,7 @@ class Session:
         self.kernel = kernel
         self.layout = layout
         self.arena = Arena(layout, host_slots, blocks_per_slot)
+        self._lent = _geometry(self.arena)
         owned = self._call("prepare", self.kernel.prepare, self.arena)
         if owned is not None:
             self.arena.adopt_host(owned)
@@ -113,6 +118,38 @@ class Session:
     def close(self) -> None:
         """Let the kernel release what it holds."""
         self._call("close", self.kernel.close)
+
+    def close_checked(self, outcome: Outcome) -> Outcome:
+        """Close, then compare once more: memory that was lent stays the lender's.
+
+        Args:
+            outcome: that of the last program, which went well; returned where closing changes no byte.
+        """
+        self.close()
+        mismatch = self.oracle.check()
+        if mismatch is None:
+            return outcome
+        text = f"close() changed {mismatch.total:,} {mismatch.region} bytes of the memory it was lent"
+        first = {"region": mismatch.region, "position": int(mismatch.positions[0]), "wrong_bytes": mismatch.total}
+        return dataclasses.replace(
+            outcome,
+            kind="wrong-bytes",
+            step=sum(outcome.steps.values()) - 1,
+            headline=text,
+            first=first,
+            fingerprint="close",
+        )
+
+    def views_changed(self) -> str | None:
+        """Say which of the lent tensors the kernel reshaped or exchanged in place; they are the engine's own."""
+        now = _geometry(self.arena)
+        if len(now) != len(self._lent):
+            return f"the kernel changed the list arena.layers: {len(self._lent) - 1} tensors became {len(now) - 1}"
+        for (name, was), (_, found) in zip(self._lent, now, strict=True):
+            if was != found:
+                text = f"shape {was[1]} and strides {was[2]} are now {found[1]} and {found[2]}"
+                return f"the kernel changed the lent tensor {name} in place: {text}"
+        return None
 
     def block_bytes(self, group: int) -> int:
         """Content bytes of one block of all layers of ``group``."""
@@ -150,10 +187,12 @@ class _Run:
             self._do(number, step)
         except KernelRaised as error:
             return Outcome("raised", number, str(error), fingerprint=f"raised-{step.kind}-{error.name}")
+        except _PromiseBroken as error:
+            return Outcome("contract", number, str(error), fingerprint=f"contract-{step.kind}")
         return self._checked() if isinstance(step, Check) else Outcome()
 
     def _do(self, number: int, step: Step) -> None:
-        oracle, kernel, call = self.session.oracle, self.session.kernel, self.session._call
+        oracle, kernel = self.session.oracle, self.session.kernel
         per_slot = self.program.blocks_per_slot
         match step:
             case Fill(blocks, group):
@@ -167,33 +206,28 @@ class _Run:
             case Store(blocks, slots, group):
                 oracle.expect_store(blocks, slots, per_slot)
                 self._began(number, blocks, slots, group, loading=False)
-                call(
-                    f"store({list(blocks)}, {list(slots)})",
-                    kernel.store,
-                    list(blocks),
-                    list(slots),
-                    **self._named(group),
-                )
+                self._lend("store", kernel.store, group, blocks, slots)
             case Load(slots, blocks, group):
                 oracle.expect_load([held for s in slots for held in oracle.slots[s]], blocks)
                 self._began(number, blocks, slots, group, loading=True)
-                call(
-                    f"load({list(slots)}, {list(blocks)})", kernel.load, list(slots), list(blocks), **self._named(group)
-                )
+                self._lend("load", kernel.load, group, slots, blocks)
             case LoadPart(slot, first, blocks, group):
                 oracle.expect_load(oracle.slots[slot][first : first + len(blocks)], blocks)
                 self._began(number, blocks, (slot,), group, loading=True)
                 part: Any = kernel  # load_part is optional in the contract; the generator asks before it uses it
-                call(
-                    f"load_part({slot}, {first}, {list(blocks)})",
-                    part.load_part,
-                    slot,
-                    first,
-                    list(blocks),
-                    **self._named(group),
-                )
+                self._lend("load_part", part.load_part, group, slot, first, blocks)
             case _:
                 pass
+
+    def _lend(self, name: str, function: Callable[..., Any], group: int, *given: int | Ids) -> None:
+        """Call the kernel with lists of its own making, which an engine fills anew for its next call."""
+        lent = [list(value) if isinstance(value, tuple) else value for value in given]
+        self.session._call(f"{name}({', '.join(map(str, lent))})", function, *lent, **self._named(group))
+        for value, now in zip(given, lent, strict=True):
+            if isinstance(now, list):
+                if tuple(now) != value:
+                    raise _PromiseBroken(f"{name} changed the list of its caller from {value} to {tuple(now)}")
+                now.clear()  # whoever reads it later reads what the engine does next
 
     def _named(self, group: int) -> dict[str, int]:
         return {"group": group} if len(self.session.layout.groups) > 1 else {}
@@ -214,6 +248,9 @@ class _Run:
 
     def _checked(self) -> Outcome:
         mismatch = self.session.oracle.check()
+        changed = self.session.views_changed()
+        if mismatch is None and changed is not None:
+            return Outcome("contract", self.transfer, changed, fingerprint="contract-views")
         if mismatch is None:
             self.loaded.clear()
             self.stored.clear()
@@ -232,6 +269,12 @@ class _Run:
                 kind = "early-return"
                 headline = f"wait() returned before the copies were done: right after it, {said.headline}"
         return Outcome(kind, self.transfer, headline, said.details, said.first, f"{kind}-{said.fingerprint}")
+
+
+def _geometry(arena: Arena) -> list[tuple[str, tuple[Any, ...]]]:
+    """Name, address, shape, strides and dtype of every lent tensor."""
+    lent = [*zip((layer.name for layer in arena.layout.layers), arena.layers, strict=False), ("host", arena.host)]
+    return [(name, (t.data_ptr(), tuple(t.shape), t.stride(), str(t.dtype))) for name, t in lent]
 
 
 def _first_line(error: BaseException) -> str:

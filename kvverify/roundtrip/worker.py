@@ -53,6 +53,7 @@ class Worker:
         self._progress = progress
         self._layouts: dict[str, Layout] = {}
         self._session: tuple[str, Session] | None = None
+        self._closed: set[str] = set()  # shapes whose kernel was closed once, and memory compared after that
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Execute one request: ``describe`` (does the kernel take this layout, and how) or ``run`` (a program)."""
@@ -90,6 +91,12 @@ class Worker:
                     return Outcome("refused", -1, reason)
                 self._session = (shape, Session(kernel, layout, program.host_slots, program.blocks_per_slot))
             outcome = self._session[1].run(program, explain=request["explain"], progress=self._tell)
+            if not outcome.failed and shape not in self._closed:
+                # once a shape: close() is a call like others, and its effects have to be looked at
+                session, self._session = self._session[1], None
+                outcome = session.close_checked(outcome)
+                if not outcome.failed:
+                    self._closed.add(shape)
         except KernelRaised as error:
             self._session = None
             return Outcome("raised", -1, str(error), fingerprint=f"raised-{error.name}")
