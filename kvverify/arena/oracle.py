@@ -13,6 +13,7 @@ import numpy as np
 
 from kvverify.arena.arena import Arena
 from kvverify.arena.compare import Mismatch, compare
+from kvverify.arena.contents import contents
 from kvverify.arena.geometry import (
     Positions,
     Spans,
@@ -23,7 +24,7 @@ from kvverify.arena.geometry import (
     scale_positions,
 )
 from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping
-from kvverify.arena.payload import derive_key, fill, rows
+from kvverify.arena.payload import derive_key, fill
 from kvverify.layout.placement import Layer
 
 __all__ = ["Content", "Landing", "Mismatch", "Oracle", "Stored", "occupant_of"]
@@ -107,7 +108,7 @@ class Oracle:
         targets = np.asarray(blocks, np.int64)
         for spans in self._spans[group]:
             starts = spans.starts(targets) + self.arena.base
-            data = rows(np.uint64(key), starts, spans.length)
+            data = contents(np.uint64(key), starts, spans.length)
             self._write_device(starts, data)
             self._write_shadow(starts, data)
         for block in blocks:
@@ -135,7 +136,8 @@ class Oracle:
         keys = np.asarray([s.content.key for s in sources], np.uint64)
         for spans in self._spans[group]:
             starts = spans.starts(targets) + self.arena.base
-            incoming = rows(np.tile(keys, len(spans.offsets)), spans.starts(origins) + self.arena.base, spans.length)
+            sources_at = spans.starts(origins) + self.arena.base
+            incoming = contents(np.tile(keys, len(spans.offsets)), sources_at, spans.length)
             self._write_device(starts, occupant_of(incoming, mask, spans.scales))
             self._write_shadow(starts, incoming)
         for source, block in zip(sources, blocks, strict=True):
@@ -183,7 +185,7 @@ class Oracle:
         found = []
         for (start, length), scales in zip(content_runs(layer), scale_positions(layer), strict=True):
             origin = self._address(layer, landing.content.block) + start
-            incoming = rows(np.uint64(landing.content.key), [origin], length)
+            incoming = contents(np.uint64(landing.content.key), [origin], length)
             found.append((self._address(layer, block) + start, occupant_of(incoming, landing.mask, scales)[0]))
         return found
 

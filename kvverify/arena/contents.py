@@ -1,0 +1,72 @@
+"""What the engine computes into blocks: the payload, sprinkled with values that copies are known to mistreat.
+
+Random words name their address, but they hold no float32 minus zero in four billion and no cell of zeros ever; a copy that goes
+through arithmetic, or that leaves zeros out, was invisible. So one word in 64 is replaced by a special one, and one stretch of
+512 bytes in 128 by zeros, by address and key alone: contents stay a function of both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kvverify.arena.memory import Bytes
+from kvverify.arena.payload import Words, rows
+
+ZERO_BYTES = 512  # a cell of the widest common format, all zero
+_ZERO_WORDS = ZERO_BYTES // 8
+_ZERO_BELOW = np.uint64(1 << 57)  # one stretch in 2^7
+_SPECIAL_BELOW = np.uint64(1 << 58)  # one word in 2^6
+_STEP = np.uint64(0xD1B54A32D192ED03)
+
+SPECIAL: Words = np.array(
+    [
+        0x80000000_80000000,  # fp32 -0, twice
+        0x80008000_80008000,  # fp16 and bf16 -0
+        0x80000000_00000000,  # fp64 -0; fp32 0 and -0
+        0xFF800000_7F800000,  # fp32 infinities
+        0xFFA00001_7F800001,  # fp32 signalling NaN
+        0x80000001_00000001,  # fp32 subnormals
+        0xFF7FFFFF_7F7FFFFF,  # largest fp32
+        0xFF807F80_FF817F81,  # bf16 infinities and signalling NaN
+        0xFC007C00_FD017D01,  # fp16 infinities and signalling NaN
+        0x80010001_80010001,  # fp16 and bf16 subnormals
+        0x80808080_80808080,  # fp8 -0, or NaN in formats without one
+        0x7F7F7F7F_7F7F7F7F,  # fp8 e4m3 NaN
+        0xFFFFFFFF_FFFFFFFF,
+        0x00000000_00000000,
+        0x0A0D0A0D_1A0A0D0A,  # line ends and end of file, for what takes the bytes for text
+        0x01010101_01010101,
+    ],
+    np.uint64,
+)
+
+
+def contents(keys: npt.ArrayLike, starts: npt.ArrayLike, length: int) -> Bytes:
+    """Return ``length`` bytes of contents from each of ``starts`` under the key of the same position: uint8 [n, length]."""
+    first = np.asarray(starts, np.int64)
+    phases = first % 8
+    width = (length + 14) // 8 * 8  # whole words that cover the run at any phase
+    covering = rows(keys, first - phases, width)
+    if not covering.size:
+        return covering[:, :length]
+    words = covering.view(np.uint64)
+    special = words < _SPECIAL_BELOW
+    words[special] = SPECIAL[(words[special] & np.uint64(len(SPECIAL) - 1)).astype(np.intp)]
+    _put_zeros(words, np.asarray(keys, np.uint64), (first - phases) // 8)
+    if (phases == phases[0]).all():
+        return covering[:, phases[0] : phases[0] + length]
+    found = np.empty((len(first), length), np.uint8)
+    for row, phase in enumerate(phases):
+        found[row] = covering[row, phase : phase + length]
+    return found
+
+
+def _put_zeros(words: Words, keys: Words, first_words: npt.NDArray[np.int64]) -> None:
+    stretches = words.shape[1] // _ZERO_WORDS + 2
+    first = first_words // _ZERO_WORDS
+    number = first[:, None].astype(np.uint64) + np.arange(stretches, dtype=np.uint64)
+    # a Weyl sequence: evenly spread, which is all that is wanted here
+    for row, stretch in np.argwhere(number * _STEP + keys.reshape(-1, 1) < _ZERO_BELOW).tolist():
+        start = (int(first[row]) + stretch) * _ZERO_WORDS - int(first_words[row])
+        words[row, max(0, start) : max(0, start + _ZERO_WORDS)] = 0
