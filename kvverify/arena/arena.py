@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import torch
 
 GUARD = PAGE
+MARGIN = (
+    1 << 20
+)  # address space without access at both ends, so that a write a little further out meets no other mapping
 _WRAPS = (1 << 32, 1 << 33)  # a byte offset, or an offset in 2-byte elements, cut to 32 bits
 
 
@@ -48,9 +51,9 @@ class Arena:
         self.device = Mapping(size, windows)
         self.slot_bytes = page_ceil(layout.host_slot_bytes() * blocks_per_slot)
         self.slot_stride = self.slot_bytes + GUARD
-        host_size = PAGE + GUARD + host_slots * self.slot_stride + PAGE
-        self.host_memory: Mapping | BorrowedMemory = Mapping(host_size, ((PAGE, host_size - PAGE),))
-        self.host_base = PAGE + GUARD
+        host_size = MARGIN + GUARD + host_slots * self.slot_stride + MARGIN
+        self.host_memory: Mapping | BorrowedMemory = Mapping(host_size, ((MARGIN, host_size - MARGIN),))
+        self.host_base = MARGIN + GUARD
         self.host_checked = True
 
     @property
@@ -119,16 +122,16 @@ class Arena:
 def _device_windows(layout: Layout) -> tuple[int, int, tuple[Window, ...]]:
     """Return the position of the buffer in the mapping, the mapping's size and its windows."""
     if layout.usable_blocks is None:
-        base = PAGE + GUARD
+        base = MARGIN + GUARD
         stop = page_ceil(base + layout.size_bytes) + GUARD
-        return base, stop + PAGE, ((PAGE, stop),)
-    base = PAGE + GUARD + max(_WRAPS)
+        return base, stop + MARGIN, ((MARGIN, stop),)
+    base = MARGIN + GUARD + max(_WRAPS)
     stop = page_ceil(base + layout.size_bytes) + GUARD
     windows = [(base - GUARD, base), (stop - GUARD, stop)]
     for layer in layout.layers:
         for block in layout.usable_blocks:
             for start, length in (*content_runs(layer), *padding_runs(layer)):
                 first = base + block_start(layer, block) + start
-                aliases = (first - wrap for wrap in (0, *_WRAPS) if first - wrap >= GUARD + PAGE)
+                aliases = (first - wrap for wrap in (0, *_WRAPS) if first - wrap >= GUARD + MARGIN)
                 windows.extend((page_floor(a - GUARD), page_ceil(a + length + GUARD)) for a in aliases)
-    return base, stop + PAGE, merge_windows(windows)
+    return base, stop + MARGIN, merge_windows(windows)

@@ -184,6 +184,11 @@ class _Run:
             if self.pending.hinders(step, ordered=self.session.ordered):
                 self.session._call("wait", self.session.kernel.wait)
                 self.pending = _Pending()
+            if not self.loaded.isdisjoint(_overwritten(step)):
+                # what a load brought is looked at before anybody writes over it
+                outcome = self._checked()
+                if outcome.failed:
+                    return outcome
             self._do(number, step)
         except KernelRaised as error:
             return Outcome("raised", number, str(error), fingerprint=f"raised-{step.kind}-{error.name}")
@@ -275,6 +280,14 @@ def _geometry(arena: Arena) -> list[tuple[str, tuple[Any, ...]]]:
     """Name, address, shape, strides and dtype of every lent tensor."""
     lent = [*zip((layer.name for layer in arena.layout.layers), arena.layers, strict=False), ("host", arena.host)]
     return [(name, (t.data_ptr(), tuple(t.shape), t.stride(), str(t.dtype))) for name, t in lent]
+
+
+def _overwritten(step: Step) -> tuple[int, ...]:
+    match step:
+        case Fill(blocks) | Evict(blocks) | Load(_, blocks) | LoadPart(_, _, blocks):
+            return blocks
+        case _:
+            return ()
 
 
 def _first_line(error: BaseException) -> str:

@@ -60,6 +60,8 @@ def programs(draw: st.DrawFn, shape: Shape, salt: int = 0, max_steps: int = 18) 
 
 
 def _step(draw: st.DrawFn, shape: Shape, model: Model, left: int) -> Step:
+    if left == 1 and _loadable(shape, model):
+        return _load(draw, shape, model)  # what was stored shows only when it is loaded
     possible: list[Callable[[st.DrawFn, Shape, Model], Step]] = [_fill]
     if _storable(shape, model):
         possible += [_store, _store]
