@@ -38,7 +38,7 @@ class Child:
 
     Args:
         source: the kernel.
-        fault: id of a fault to plant, or empty.
+        fault: id of a fault to plant, or empty; the attribute may be changed between requests.
         time_limit: seconds that one program may take.
         log: file for what libraries print; None discards it.
         forking: keep the imported libraries and fork a worker again after a crash; off where a GPU context forbids it.
@@ -101,7 +101,6 @@ class Child:
             "kvverify.roundtrip.worker",
             *map(str, descriptors),
             self.source.spec,
-            self.fault,
         ]
         with open(self._log, "ab") if self._log else open(os.devnull, "ab") as output:
             self._process = subprocess.Popen(
@@ -119,13 +118,19 @@ class Child:
     def describe(self, recipe: dict[str, Any]) -> dict[str, Any]:
         """Ask how the kernel treats a layout; ``reason`` in the answer is None when it takes it."""
         try:
-            return self._ask({"do": "describe", "recipe": recipe})
+            return self._ask({"do": "describe", "recipe": recipe, "fault": self.fault})
         except (_Died, TimeoutError) as error:
             raise Unavailable(f"{self.source.name}: supports() ended the process: {error}") from None
 
     def run(self, recipe: dict[str, Any], program: Program, *, explain: bool = False) -> Outcome:
         """Execute ``program``; a death or a hang of the worker becomes an outcome that names the step."""
-        request = {"do": "run", "recipe": recipe, "program": program.to_json(), "explain": explain}
+        request = {
+            "do": "run",
+            "recipe": recipe,
+            "program": program.to_json(),
+            "explain": explain,
+            "fault": self.fault,
+        }
         try:
             return Outcome(**self._ask(request))
         except _Died as error:

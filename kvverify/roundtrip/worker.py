@@ -3,7 +3,7 @@
 Speaks JSON lines over two inherited file descriptors, since libraries print to stdout as they please. When a worker dies the
 first process says how and forks the next one, so a crash costs milliseconds and not the seconds of the import.
 
-    python -m kvverify.roundtrip.worker REQUEST_FD REPLY_FD PROGRESS_FD KERNEL_SPEC FAULT_OR_EMPTY FORK
+    python -m kvverify.roundtrip.worker REQUEST_FD REPLY_FD PROGRESS_FD KERNEL_SPEC FORK
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Replies:
 class Worker:
     """Answers the parent's requests with one kernel source; keeps the last session for the next program of its shape."""
 
-    def __init__(self, source: KernelSource, fault: str, progress: mmap.mmap) -> None:
+    def __init__(self, source: KernelSource, progress: mmap.mmap) -> None:
         self._source = source
-        self._fault = fault
+        self._fault = ""
         self._progress = progress
         self._layouts: dict[str, Layout] = {}
         self._session: tuple[str, Session] | None = None
@@ -58,6 +58,7 @@ class Worker:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Execute one request: ``describe`` (does the kernel take this layout, and how) or ``run`` (a program)."""
         layout = self._layout(request["recipe"])
+        self._fault = request["fault"]
         if request["do"] == "describe":
             return self._describe(layout)
         program = Program.from_json(request["program"])
@@ -80,7 +81,9 @@ class Worker:
         }
 
     def _run(self, layout: Layout, request: dict[str, Any], program: Program) -> Outcome:
-        shape = json.dumps([request["recipe"], program.host_slots, program.blocks_per_slot], sort_keys=True)
+        shape = json.dumps(
+            [request["recipe"], program.host_slots, program.blocks_per_slot, self._fault], sort_keys=True
+        )
         self._progress[:8] = PROGRESS.pack(-1)
         try:
             if self._session is None or self._session[0] != shape:
@@ -153,7 +156,7 @@ def _line(descriptor: int) -> bytes:
 def main(arguments: list[str]) -> int:
     """Import the kernel, say so, and keep one worker alive until the parent has no more requests."""
     requests, replies, progress = int(arguments[0]), Replies(int(arguments[1])), mmap.mmap(int(arguments[2]), 8)
-    source, fault, forking = resolve(arguments[3]), arguments[4], arguments[5] == "fork"
+    source, forking = resolve(arguments[3]), arguments[4] == "fork"
     try:
         import torch
 
@@ -169,7 +172,7 @@ def main(arguments: list[str]) -> int:
         replies.send(unavailable=f"{source.name}: {type(error).__name__}: {error}")
         return 0
     replies.send(ready=True)
-    worker = Worker(source, fault, progress)
+    worker = Worker(source, progress)
     if not forking:
         serve(worker, requests, replies)
         return 0
