@@ -27,8 +27,9 @@ from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping
 from kvverify.arena.payload import derive_key, fill
 from kvverify.layout.placement import Layer
 
-__all__ = ["Content", "Landing", "Mismatch", "Oracle", "Stored", "occupant_of"]
+__all__ = ["BEFORE", "Content", "Landing", "Mismatch", "Oracle", "Stored", "occupant_of"]
 
+BEFORE = "the reset before the sequence"  # the writer of every byte that no step wrote
 _DEVICE, _HOST, _MASK = 1, 2, 3  # names of keys
 
 
@@ -74,6 +75,8 @@ class Oracle:
     carried: dict[int, list[dict[int, Bytes]]] = field(default_factory=dict)  # block -> paddings loads may have brought
     dirty_slots: set[int] = field(default_factory=set)
     keys: dict[int, str] = field(default_factory=dict)  # payload key -> who wrote it, for the diagnosis
+    key_groups: dict[int, int] = field(default_factory=dict)
+    masks: list[int] = field(default_factory=list)  # of all occupants of the sequence
     host_keys: dict[int, str] = field(default_factory=dict)
     compared_bytes: int = 0
     _device_shadow: list[Bytes] = field(default_factory=list)
@@ -94,10 +97,12 @@ class Oracle:
         self.carried.clear()
         self.dirty_slots.clear()
         self.keys.clear()
+        self.key_groups.clear()
+        self.masks.clear()
         self.host_keys.clear()
         device_key, host_key = derive_key(seed, _DEVICE, 0), derive_key(seed, _HOST, 0)
-        self.keys[device_key] = "the bytes from before the sequence"
-        self.host_keys[host_key] = "the host's bytes from before the sequence"
+        self.keys[device_key] = BEFORE
+        self.host_keys[host_key] = BEFORE
         _write_all(self.arena.device, self._device_shadow, device_key)
         _write_all(self.arena.host_memory, self._host_shadow, host_key)
 
@@ -105,6 +110,7 @@ class Oracle:
         """Let the engine compute new contents of ``group`` into ``blocks``; copies from or to them are complete."""
         self._settle_padding(blocks)  # before another group's contents cover a part of it
         key = self._next_key(writer)
+        self.key_groups[key] = group
         targets = np.asarray(blocks, np.int64)
         for spans in self._spans[group]:
             starts = spans.starts(targets) + self.arena.base
@@ -130,6 +136,7 @@ class Oracle:
         self._settle_padding(blocks)
         self.epoch += 1
         mask = 1 + derive_key(self.seed, _MASK, self.epoch) % 255
+        self.masks.append(mask)
         group = sources[0].content.group
         targets = np.asarray(blocks, np.int64)
         origins = np.asarray([s.content.block for s in sources], np.int64)
@@ -148,7 +155,7 @@ class Oracle:
 
     def forget(self, slots: Sequence[int]) -> None:
         """Overwrite host ``slots``, as a tier does that gave them to somebody else."""
-        key = self._next_key("a forgotten slot's new bytes", host=True)
+        key = self._next_key("forget, which overwrote the slot", host=True)
         (first, _), shadow = self.arena.host_memory.windows[0], self._host_shadow[0]
         for slot in slots:
             self.slots.pop(slot, None)
@@ -189,6 +196,11 @@ class Oracle:
             found.append((self._address(layer, block) + start, occupant_of(incoming, landing.mask, scales)[0]))
         return found
 
+    def expected_bytes(self, start: int, length: int) -> Bytes:
+        """What device bytes from the mapping position ``start`` on must be; they lie in one window."""
+        window, offset = self._shadow_at(start)
+        return window[offset : offset + length].copy()
+
     def _next_key(self, writer: str, *, host: bool = False) -> int:
         self.epoch += 1
         key = derive_key(self.seed, _HOST if host else _DEVICE, self.epoch)
@@ -225,15 +237,12 @@ class Oracle:
         for number in layout.group_layers(self.contents[block].group):
             layer = layout.layers[number]
             parts = [
-                self._read_shadow(self._address(layer, block) + start, length) for start, length in padding_runs(layer)
+                self.expected_bytes(self._address(layer, block) + start, length)
+                for start, length in padding_runs(layer)
             ]
             if parts:
                 found[number] = np.concatenate(parts)
         return (found, *self.carried.get(block, ())) if found else ()
-
-    def _read_shadow(self, start: int, length: int) -> Bytes:
-        window, offset = self._shadow_at(start)
-        return window[offset : offset + length].copy()
 
     def _adopt_dirty_slots(self) -> None:
         (first, _), shadow = self.arena.host_memory.windows[0], self._host_shadow[0]

@@ -11,50 +11,59 @@ from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping
 from kvverify.arena.oracle import Oracle
 from kvverify.arena.payload import fill, word_index
 
-_SEARCH_LIMIT = 64 << 20  # bytes of payload regenerated to find a run that holds no whole word
+MIN_RUN = 8  # bytes: shorter runs name candidates only
+_SURE_RUN = 15  # bytes: hold a whole word at any phase
+_LOOKED_AT = 48  # bytes in which a word is looked for
+_SEARCH_LIMIT = 4 << 20  # bytes of payload regenerated to find a run that holds no whole word
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The place whose payload was found. ``owner`` is None for host bytes, guards and gaps."""
+    """The place whose payload was found.
+
+    ``owner`` is None for host bytes, guards and gaps. ``occupant`` says that it is not the payload itself but what lay there
+    in its place before a load.
+    """
 
     region: str
     position: int  # in the mapping of the region
     key: int
     writer: str
     owner: Owner | None
-    text: str
+    occupant: bool = False
 
 
-def find_origin(oracle: Oracle, data: Bytes) -> Origin | None:
-    """Return where ``data`` (8 bytes or more) was written first, None when no payload of the sequence holds it."""
-    if len(data) < 8:
+def find_origin(oracle: Oracle, data: Bytes, group: int = 0) -> Origin | None:
+    """Return where ``data`` (8 bytes or more) was written first, None when no payload of the sequence holds it.
+
+    ``group`` decides between overlaid layer groups where the writer wrote for all of them.
+    """
+    if len(data) < MIN_RUN:
         return None
-    for region, memory, keys in (
-        ("device", oracle.arena.device, oracle.keys),
-        ("host", oracle.arena.host_memory, oracle.host_keys),
-    ):
-        for key, writer in keys.items():
+    regions = (("device", oracle.arena.device, oracle.keys), ("host", oracle.arena.host_memory, oracle.host_keys))
+    for region, memory, keys in regions:
+        for key in keys:
             position = _position_by_word(memory, key, data)
-            if position is None and len(data) < 15:
+            if position is None and len(data) < _SURE_RUN:
                 position = _position_by_search(memory, key, data)
             if position is not None:
-                return _describe(oracle, region, position, key, writer)
+                return _origin(oracle, region, position, key, group)
+    for mask in oracle.masks:
+        for key in oracle.keys:
+            position = _position_by_word(oracle.arena.device, key, data ^ np.uint8(mask))
+            if position is not None:
+                return _origin(oracle, "device", position, key, group, occupant=True)
     return None
 
 
 def _position_by_word(memory: Mapping | BorrowedMemory, key: int, data: Bytes) -> int | None:
-    raw = data[:23].tobytes()
-    for phase in range(min(8, len(raw) - 7)):
-        index = word_index(int.from_bytes(raw[phase : phase + 8], "little"), key)
-        start = index * 8 - phase
-        if 0 <= start <= memory.size - 8 and _holds(memory, start, len(raw)):
-            return start  # one whole word is proof: 2^64 words, of which a region holds a few thousand
+    raw = data[:_LOOKED_AT].tobytes()
+    for at in range(len(raw) - 7):  # not the first phases alone: contents hold special words that have no address
+        start = word_index(int.from_bytes(raw[at : at + 8], "little"), key) * 8 - at
+        # one whole word is proof: 2^64 words, of which a region holds a few thousand
+        if 0 <= start <= memory.size - 8 and any(a <= start and start + 8 <= b for a, b in memory.windows):
+            return start
     return None
-
-
-def _holds(memory: Mapping | BorrowedMemory, start: int, length: int) -> bool:
-    return any(a <= start and start + min(length, 8) <= b for a, b in memory.windows)
 
 
 def _position_by_search(memory: Mapping | BorrowedMemory, key: int, data: Bytes) -> int | None:
@@ -69,19 +78,10 @@ def _position_by_search(memory: Mapping | BorrowedMemory, key: int, data: Bytes)
     return None
 
 
-def _describe(oracle: Oracle, region: str, position: int, key: int, writer: str) -> Origin:
-    arena = oracle.arena
+def _origin(oracle: Oracle, region: str, position: int, key: int, group: int, *, occupant: bool = False) -> Origin:
     if region == "host":
-        slot, byte = divmod(position - arena.host_base, arena.slot_stride)
-        return Origin(region, position, key, writer, None, f"{writer} in host slot {slot}, byte {byte}")
-    owner = locate(arena.layout, position - arena.base)
-    if owner is None:
-        return Origin(
-            region, position, key, writer, None, f"{writer} at byte {position - arena.base:,} outside every block"
-        )
-    layer = arena.layout.layers[owner.layer]
-    text = (
-        f"block {owner.block}, layer {layer.index}, token {owner.token}, head {owner.head}, "
-        f"byte {owner.cell_byte} ({owner.field}), written by {writer}"
-    )
-    return Origin(region, position, key, writer, owner, text)
+        return Origin(region, position, key, oracle.host_keys[key], None)
+    layout = oracle.arena.layout
+    groups = dict.fromkeys(layout.blocks, oracle.key_groups.get(key, group))
+    owner = locate(layout, position - oracle.arena.base, groups)
+    return Origin(region, position, key, oracle.keys[key], owner, occupant)

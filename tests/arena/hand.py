@@ -69,9 +69,8 @@ def field_positions(oracle: Oracle, layer: int, block: int, field: Field) -> Pos
     start = oracle.arena.base + place_of.offset + field.offset + rows * place_of.row_stride
     heads = np.arange(field.heads) * field.head_stride
     tokens = np.arange(field.tokens) * field.token_stride
-    return (start[:, None, None, None] + heads[:, None, None] + tokens[:, None] + np.arange(field.length)).astype(
-        np.int64
-    )
+    cells = start[:, None, None, None] + heads[:, None, None] + tokens[:, None]
+    return np.asarray(cells + np.arange(field.length), np.int64)
 
 
 def positions(
