@@ -37,7 +37,6 @@ nox.options.sessions = ["lint", "types", "tests"]
 STACKS = HERE / ".nox" / "stacks"
 SIDE = HERE / ".nox" / "side"
 REQUIREMENTS = HERE / "requirements"
-PINS = ("stacks.txt", "stacks-no-deps.txt", "tools.txt")
 QUIET = {
     "LMCACHE_TRACK_USAGE": "false",
     "DO_NOT_TRACK": "1",
@@ -45,6 +44,7 @@ QUIET = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
 ALL_CPU_KERNELS = ["--kernel", "torch", "--kernel", "lmcache", "--kernel", "vllm-triton"]
+IMPORT_ALL = "import torch, triton, lmcache, vllm; print('torch', torch.__version__, 'triton', triton.__version__)"
 NEVER_TOUCHED = ("torch", "vllm", "lmcache", "triton", "pytorch-triton", "numpy")
 
 
@@ -72,8 +72,16 @@ def roundtrip(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run kvverify's own tests, those on the real LMCache and vLLM kernels included: their absence fails here."""
+    session.run(stacks_python(session), "-c", IMPORT_ALL, env=QUIET, external=True)
     env = {**QUIET, "OMP_NUM_THREADS": "1", "KVVERIFY_REQUIRE": "torch,lmcache,vllm"}
-    session.run(stacks_python(session), "-m", "pytest", *(session.posargs or ["-n", "2", "-q"]), env=env, external=True)
+    session.run(
+        stacks_python(session),
+        "-m",
+        "pytest",
+        *(session.posargs or ["-q", "-n", "2", "--timeout", "900"]),
+        env=env,
+        external=True,
+    )
 
 
 @nox.session
@@ -109,8 +117,7 @@ def minimums(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def stacks(session: nox.Session) -> None:
     """Install LMCache, vLLM's CPU build, torch and Triton at exact versions, and check that they import."""
-    check = "import torch, triton, lmcache, vllm; print('torch', torch.__version__, 'triton', triton.__version__)"
-    session.run(stacks_python(session), "-c", check, env=QUIET, external=True)
+    session.run(stacks_python(session), "-c", IMPORT_ALL, env=QUIET, external=True)
 
 
 @nox.session(venv_backend="none")
@@ -127,22 +134,17 @@ def bench(session: nox.Session) -> None:
 
 
 def stacks_python(session: nox.Session) -> str:
-    """Return the interpreter of the shared environment; build it where it is missing or its files have changed."""
+    """Return the interpreter of the shared environment; build it, or the part of it whose files have changed."""
     python = str(STACKS / "bin" / "python")
-    files = [HERE / "pyproject.toml", *(REQUIREMENTS / name for name in PINS)]
-    state = hashlib.sha256(b"".join(f.read_bytes() for f in files) + sys.version.encode()).hexdigest()
-    stamp = STACKS / "kvverify-state"
-    if stamp.is_file() and stamp.read_text() == state:
-        return python
-    stages = (
-        ["-r", "requirements/stacks.txt"],
-        ["--no-deps", "-r", "requirements/stacks-no-deps.txt"],
-        ["-c", "requirements/stacks.txt", "-c", "requirements/tools.txt", "-e", ".[dev]"],
-    )
-    session.run(sys.executable, "-m", "virtualenv", "--quiet", "--clear", str(STACKS), external=True)
-    for stage in stages:
-        session.run(python, "-m", "pip", "install", "--quiet", *stage, env=QUIET, external=True)
-    stamp.write_text(state)
+    if _changed("stacks", "stacks.txt", "stacks-no-deps.txt"):
+        session.run(sys.executable, "-m", "virtualenv", "--quiet", "--clear", str(STACKS), external=True)
+        for stage in (["-r", "requirements/stacks.txt"], ["--no-deps", "-r", "requirements/stacks-no-deps.txt"]):
+            session.run(python, "-m", "pip", "install", "--quiet", *stage, env=QUIET, external=True)
+        _done("stacks", "stacks.txt", "stacks-no-deps.txt")
+    if _changed("kvverify", "../pyproject.toml", "stacks.txt", "tools.txt"):
+        pins = ["-c", "requirements/stacks.txt", "-c", "requirements/tools.txt"]
+        session.run(python, "-m", "pip", "install", "--quiet", *pins, "-e", ".[dev]", env=QUIET, external=True)
+        _done("kvverify", "../pyproject.toml", "stacks.txt", "tools.txt")
     return python
 
 
@@ -196,6 +198,20 @@ def side_folder(session: nox.Session) -> dict[str, str]:
         external=True,
     )
     return {**QUIET, "PYTHONPATH": os.pathsep.join(p for p in (str(SIDE), os.environ.get("PYTHONPATH")) if p)}
+
+
+def _state(*names: str) -> str:
+    files = b"".join((REQUIREMENTS / name).read_bytes() for name in names)
+    return hashlib.sha256(files + sys.version.encode()).hexdigest()
+
+
+def _changed(part: str, *names: str) -> bool:
+    stamp = STACKS / f"{part}.state"
+    return not stamp.is_file() or stamp.read_text() != _state(*names)
+
+
+def _done(part: str, *names: str) -> None:
+    (STACKS / f"{part}.state").write_text(_state(*names))
 
 
 def _installed(module: str) -> bool:
