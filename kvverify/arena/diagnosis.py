@@ -14,8 +14,8 @@ from kvverify.arena.host_diagnosis import host_place, host_what
 from kvverify.arena.oracle import Mismatch, Oracle
 from kvverify.arena.places import (
     cell_place,
+    common_end,
     counted,
-    cut_off,
     groups_of,
     neighbour,
     outside_place,
@@ -31,7 +31,13 @@ from kvverify.layout.placement import Role
 __all__ = ["Diagnosis", "diagnose", "spans"]
 
 _SAMPLES = 2048  # wrong bytes whose owner is looked up
-_ORIGIN_UNKNOWN = ("short", "zero", "constant", "unknown")
+_NOT_WRITTEN = ("stale", "moved host")  # what a copy that ends too early leaves behind
+_ORIGIN_UNKNOWN = (
+    "unknown",
+    "short",
+    "zero",
+    "constant",
+)  # in this order they are put to a cause that is known by then
 _DETAILS = 4  # further causes that are told
 
 
@@ -142,7 +148,7 @@ def _causes(oracle: Oracle, stretches: list[Stretch]) -> list[_Cause]:
             name = f"moved {signature(relation_of(oracle, stretch))}"
         alike.setdefault(name, []).append(stretch)
     causes: dict[str, _Cause] = {}
-    for name in sorted(alike, key=lambda name: (not name.startswith("moved"), name == "short")):
+    for name in sorted(alike, key=lambda name: _ORIGIN_UNKNOWN.index(name) if name in _ORIGIN_UNKNOWN else -1):
         cause = _known(oracle, name, alike[name], causes) or _cause(oracle, name, alike[name])
         earlier = causes[cause.name].stretches if cause.name in causes else []
         causes[cause.name] = replace(cause, stretches=earlier + cause.stretches)
@@ -164,8 +170,10 @@ def _cause(oracle: Oracle, name: str, stretches: list[Stretch]) -> _Cause:
         words, name = NAN_WORDS, "nan"
     else:
         words = _words(oracle, name, stretches)
-    cut = cut_off(oracle, stretches)
-    return _Cause(name, f"{words} ({cut})" if cut else words, stretches)
+    end = common_end(oracle, stretches)
+    if end:
+        words += f" ({end} were cut off)" if name in _NOT_WRITTEN else f" ({end})"
+    return _Cause(name, words, stretches)
 
 
 def _words(oracle: Oracle, name: str, stretches: list[Stretch]) -> str:

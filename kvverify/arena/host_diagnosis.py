@@ -48,16 +48,15 @@ def host_what(oracle: Oracle, mismatch: Mismatch) -> str:
     starts = np.concatenate([[0], np.nonzero(np.diff(wrong) > 4)[0] + 1])
     ends = np.append(starts[1:], len(wrong)) - 1
     chosen = np.unique(np.linspace(0, len(starts) - 1, min(len(starts), _PIECES)).astype(np.int64))
-    found = []
+    found, zeros = [], 0
     for piece in chosen:
         first, last = int(wrong[starts[piece]]), int(wrong[ends[piece]])
         data = oracle.arena.host_memory.array[first : min(last + 1, first + _LONGEST)]
-        if len(data) > 1 and not data.any():
-            return "zeros were found there"
+        zeros += len(data) > 1 and not data.any()
         origin = find_origin(oracle, data)
         if origin is not None:
             found.append(origin)
-    return _whose(oracle, found)
+    return _whose(oracle, found) or ("zeros were found there" if zeros else "")
 
 
 def _whose(oracle: Oracle, found: list[Origin]) -> str:

@@ -109,7 +109,7 @@ def neighbour(oracle: Oracle, mismatch: Mismatch, loaded: Collection[int], group
     return ""
 
 
-def cut_off(oracle: Oracle, stretches: list[Stretch]) -> str:
+def common_end(oracle: Oracle, stretches: list[Stretch]) -> str:
     """Say that ``stretches`` are the ends of their pages or cells, the few left out that are right there by chance; else ''."""
     pages: Counter[Run] = Counter()  # (length of the end, length of the page)
     cells: Counter[Run] = Counter()
@@ -129,9 +129,9 @@ def cut_off(oracle: Oracle, stretches: list[Stretch]) -> str:
             cells[length, cell] += 1
     for what, ends in (("every page", pages), ("the cell", cells)):
         if ends.total() >= _MOST * len(joined):
-            common = [e for e, count in ends.items() if count >= max(ends.values()) / 2]
+            common = [e for e, count in ends.items() if count >= max(ends.values()) / 10]
             sizes = spans(size for _, size in common)
-            return f"the last {spans(length for length, _ in common)} of {sizes} bytes of {what} were cut off"
+            return f"the last {spans(length for length, _ in common)} of {sizes} bytes of {what}"
     return ""
 
 
