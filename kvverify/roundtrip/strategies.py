@@ -115,7 +115,7 @@ def _load(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     room = min(len(shape.blocks), _SLOW_BLOCKS if shape.slow else len(shape.blocks))
     if whole:
         # every slot but the last must be full; sources may repeat
-        wanted = _count(draw, shape, max(1, (room - blocks) // shape.blocks_per_slot)) - 1
+        wanted = _count(draw, shape, 1 + (room - blocks) // shape.blocks_per_slot) - 1
         while wanted > 0 and blocks + shape.blocks_per_slot <= room:
             slots.insert(0, _pick(draw, whole))
             blocks += shape.blocks_per_slot
