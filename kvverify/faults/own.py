@@ -273,6 +273,8 @@ class SeventeenthDropped(Planted):
 
 def has_seventeen(traits: Traits, layout: Layout) -> str | None:
     """K12 needs 17 blocks or more and slots that are cheap enough to have so many."""
+    if traits["slow"]:
+        return "slow kernels get fewer blocks a call"
     many = len(layout.blocks) >= 17 * traits["blocks_per_slot"]
     small = layout.host_slot_bytes() * traits["blocks_per_slot"] <= 64 << 10
     return None if many and small else "fewer than 17 small slots are in use"
@@ -405,7 +407,7 @@ class LastBlock(Planted):
 
 
 class FirstGroup(Planted):
-    """K20: blocks of the second group are copied as if they were the first's."""
+    """K20: blocks of the other groups are copied as if they were the first's."""
 
     def store(self, block_ids: Sequence[int], host_slots: Sequence[int], **named: int) -> None:
         """Store the first group's layers."""
@@ -418,7 +420,13 @@ class FirstGroup(Planted):
 
 def has_groups(traits: Traits, layout: Layout) -> str | None:
     """K20 needs several block tables."""
-    return None if len(layout.groups) > 1 and traits["groups"] else "one block table"
+    if len(layout.groups) < 2 or not traits["groups"]:
+        return "one block table"
+    places = [
+        {(x.offset, x.block_stride, x.page_bytes) for x in layout.layers if x.group == g.index}
+        for g in layout.groups[:2]
+    ]
+    return None if places[0] != places[1] else "both groups lie over the same bytes"
 
 
 class PaddedPart(Planted):
