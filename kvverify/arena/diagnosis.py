@@ -195,7 +195,17 @@ def _words(oracle: Oracle, name: str, stretches: list[Stretch]) -> str:
                 f"they hold what lay in the place of block {blocks}'s bytes before a load brought those: read too early"
             )
         case _:
+            change = _same_change(oracle, stretches)
+            if change:
+                return f"each is the expected byte with the bits 0x{change:02X} flipped"
             return "bytes that nobody wrote in this sequence: changed on the way"
+
+
+def _same_change(oracle: Oracle, stretches: list[Stretch]) -> int:
+    """Return the bits that are flipped in every wrong byte of ``stretches``, 0 where they are not the same everywhere."""
+    changes = [s.data ^ oracle.expected_bytes(s.start, len(s.data)) for s in stretches]
+    found = np.unique(np.concatenate([c[s.wrong] for c, s in zip(changes, stretches, strict=True)]))
+    return int(found[0]) if len(found) == 1 else 0
 
 
 def _fingerprint(*parts: str) -> str:

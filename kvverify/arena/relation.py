@@ -112,7 +112,7 @@ def _from_host(pairs: dict[str, list[Pair]], *, guard: bool) -> str:
     ((_, found),) = pairs.items()
     slots, writers = spans(int(slot) for slot, _ in found), {str(w) for _, w in found}
     if guard:
-        return f"what lies in the guard behind host slot {slots}"
+        return "what lies in a guard beside the host slots"
     why = "which no store wrote there" if writers == {BEFORE} else f"written by {' and '.join(sorted(writers))}"
     return f"old bytes of host slot {slots}, {why}"
 

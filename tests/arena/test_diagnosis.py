@@ -182,6 +182,10 @@ def bytes_nobody_wrote(oracle: Oracle) -> None:
     write(oracle, where, read(oracle, where) ^ np.random.default_rng(0).integers(1, 256, 64).astype(np.uint8))
 
 
+def bits_flipped(oracle: Oracle) -> None:
+    write(oracle, positions(oracle, 1, 5), read(oracle, positions(oracle, 1, 5)) ^ np.uint8(0x81))
+
+
 def host_slot_never_stored(oracle: Oracle) -> None:
     where = positions(oracle, 1, 5)
     write(oracle, where, oracle.arena.slot(3)[64 : 64 + len(where)])
@@ -310,6 +314,11 @@ CASES = [
         BF16,
         r"block 5, layer 1 \(bf16\), token 0, head 0, bytes 0-63 of the cell \(k\); "
         r"bytes that nobody wrote in this sequence: changed on the way",
+    ),
+    Case(
+        bits_flipped,
+        BF16,
+        r"block 5, layer 1 \(bf16\), whole pages; each is the expected byte with the bits 0x81 flipped",
     ),
     Case(
         host_slot_never_stored,
