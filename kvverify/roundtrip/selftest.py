@@ -44,6 +44,7 @@ from kvverify.roundtrip.program import Program
 from kvverify.roundtrip.strategies import Shape
 
 Emit = Callable[[Event], None]
+LeftOut = Callable[[str, str], None]
 Describe = dict[str, Any]
 
 DEFAULT_KERNELS = ("torch", "lmcache", "vllm-triton")
@@ -70,6 +71,7 @@ class SelfTest:
     recipes: tuple[Recipe, ...] = field(default_factory=campaign_pool)
     time_limit: float = 20.0
     logs: Path | None = None
+    done: frozenset[tuple[str, str]] = frozenset()  # pairs of fault id and kernel that an interrupted run has behind it
 
 
 def default_sources() -> tuple[KernelSource, ...]:
@@ -82,13 +84,14 @@ def plantable() -> tuple[Fault, ...]:
     return tuple(fault for fault in catalogue() if not fault.elsewhere)
 
 
-def selftest(plan: SelfTest, emit: Emit, save_failure: SaveFailure) -> None:
+def selftest(plan: SelfTest, emit: Emit, save_failure: SaveFailure, left_out: LeftOut) -> None:
     """Try every fault with every kernel; emits one ``FaultPlanted`` for each pair and the control's batches.
 
     Args:
         plan: kernels, faults, seed.
         emit: receives the events; called by one thread at a time.
         save_failure: writes a failure file of a control that failed and returns its path.
+        left_out: is told name and reason of a kernel that nobody asked for and that does not run here.
     """
     lock = Lock()
 
@@ -96,14 +99,20 @@ def selftest(plan: SelfTest, emit: Emit, save_failure: SaveFailure) -> None:
         with lock:
             emit(event)
 
-    lanes = [_Lane(plan, source, emit_one, save_failure) for source in plan.sources]
-    try:
-        with ThreadPoolExecutor(_WORKERS) as pool:
-            for done in [pool.submit(lane.run) for lane in lanes]:
-                done.result()
-    finally:
-        for lane in lanes:
-            lane.stop()
+    lanes = [_Lane(plan, source, emit_one, save_failure, left_out) for source in plan.sources]
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        running = [pool.submit(lane.run) for lane in lanes]
+        try:
+            for result in running:
+                result.result()
+        except BaseException:
+            for lane in lanes:
+                lane.stop()
+            raise
+
+
+class _Stopped(Exception):
+    """The run ends; raised in the thread of a lane."""
 
 
 @dataclass(slots=True)
@@ -119,8 +128,10 @@ class _Target:
 class _Lane:
     """All faults with one kernel."""
 
-    def __init__(self, plan: SelfTest, source: KernelSource, emit: Emit, save_failure: SaveFailure) -> None:
-        self._plan, self._source, self._emit, self._save = plan, source, emit, save_failure
+    def __init__(
+        self, plan: SelfTest, source: KernelSource, emit: Emit, save_failure: SaveFailure, left_out: LeftOut
+    ) -> None:
+        self._plan, self._source, self._emit, self._save, self._left_out = plan, source, emit, save_failure, left_out
         log = plan.logs / f"{source.name.replace('/', '_')}.log" if plan.logs else None
         self._child = Child(source, time_limit=plan.time_limit, log=log)
         self._stopped = False
@@ -142,16 +153,23 @@ class _Lane:
         except Unavailable as error:
             if self._plan.given:
                 self._emit(KernelProbed(kernel=self._source.name, available=False, reason=str(error)))
+            else:
+                self._left_out(self._source.name, str(error))
         except EnvironmentProblem as error:
-            if not self._stopped:
-                self._emit(ProblemMet(where=f"kernel {self._source.name}", problem=str(error)))
+            self._emit(ProblemMet(where=f"kernel {self._source.name}", problem=str(error)))
+        except _Stopped:
+            return
         finally:
             self._child.close()
 
     def stop(self) -> None:
-        """End the child, so that a run in another thread ends too."""
+        """Let a run in another thread end after the program that it executes."""
         self._stopped = True
-        self._child.close()
+
+    def _run(self, target: _Target, program: Program) -> Outcome:
+        if self._stopped:
+            raise _Stopped
+        return self._child.run(target.recipe, program, explain=True)
 
     def _takes(self, target: _Target) -> bool:
         """Does the kernel, with no fault planted, take the layout? Asked once."""
@@ -166,9 +184,7 @@ class _Lane:
     def _plant_all(self) -> None:
         spared = self._traits["slow"] and not self._plan.given
         for fault in self._plan.faults:
-            if self._stopped:
-                return
-            if not (spared and fault.id.startswith("K")):
+            if not (spared and fault.id.startswith("K")) and (fault.id, self._source.name) not in self._plan.done:
                 self._emit(self._plant(fault))
         self._child.fault = ""
 
@@ -187,7 +203,7 @@ class _Lane:
             tried += 1
             target.tried = True
             for program in self._programs(shape):
-                outcome = self._child.run(target.recipe, program, explain=True)
+                outcome = self._run(target, program)
                 examples += 1
                 if outcome.kind in fault.checks:
                     return _killed(fault, name, outcome, examples, time.monotonic() - began)
@@ -240,11 +256,15 @@ class _Lane:
         tried = [t for t in self._targets if t.tried] or [t for t in self._targets if self._takes(t)][:_LAYOUTS]
         layouts = {t.layout.name: list(t.layout.formats) for t in tried}
         refused = {t.layout.name: t.answer["reason"] for t in self._targets if t.answer and t.answer["reason"]}
-        self._emit(CampaignStarted(kernel=self._source.name, layouts=layouts, refused=refused, notes=_elsewhere()))
+        self._emit(CampaignStarted(kernel=self._source.name, layouts=layouts, refused=refused, notes=self._notes()))
         for number, target in enumerate(tried):
-            if self._stopped:
-                return
             self._control_batch(number, target)
+
+    def _notes(self) -> list[str]:
+        """Say once what no copy kernel can show, unless the user chose the faults."""
+        if self._source != self._plan.sources[0] or self._plan.faults != plantable():
+            return []
+        return [f"fault {f.id} {f.name} was not planted: {f.elsewhere}" for f in catalogue() if f.elsewhere]
 
     def _control_batch(self, number: int, target: _Target) -> None:
         shape = shape_for(target.layout, target.answer or self._traits)
@@ -253,7 +273,7 @@ class _Lane:
         steps: Counter[str] = Counter()
         lengths: Counter[str] = Counter()
         for program in islice(self._programs(shape), count):
-            outcome = self._child.run(target.recipe, program, explain=True)
+            outcome = self._run(target, program)
             sequences += 1
             steps.update(outcome.steps)
             lengths[str(len(program.steps))] += 1
@@ -301,10 +321,6 @@ class _Lane:
                 fingerprint=outcome.fingerprint,
             )
         )
-
-
-def _elsewhere() -> list[str]:
-    return [f"fault {f.id} {f.name} was not planted: {f.elsewhere}" for f in catalogue() if f.elsewhere]
 
 
 def _killed(fault: Fault, kernel: str, outcome: Outcome, examples: int, seconds: float) -> FaultPlanted:

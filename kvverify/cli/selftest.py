@@ -1,0 +1,148 @@
+"""``kvverify selftest``: plant every known fault and show which check kills it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvverify.cli.options import run_options, sources
+from kvverify.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvverify.events import Event
+    from kvverify.faults.fault import Fault
+    from kvverify.report.folder import RunFolder
+    from kvverify.roundtrip.selftest import SelfTest
+
+
+@click.command("selftest")
+@click.option(
+    "--kernel",
+    "kernels",
+    multiple=True,
+    metavar="SPEC",
+    help="Plant into this kernel; repeatable. torch, lmcache and vllm-triton where they run, if not given.",
+)
+@click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault, such as F04; repeatable.")
+@run_options
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> int:
+    """Plant every known fault and show which check kills it.
+
+    A fault that no check sees is a blind spot of kvverify: the table then says survived, and the exit code is 1. Beside the
+    faults, every kernel runs the same sequences without one and must pass.
+    """
+    import secrets
+
+    from kvverify.report.folder import RunFolder
+    from kvverify.report.log import read_events
+
+    if given["resume"] is not None:
+        if any(given[name] for name in ("kernels", "faults", "out")) or given["seed"] is not None:
+            raise UsageError(
+                "--resume goes on with the run as it was started; leave out --kernel, --fault, --seed, --out"
+            )
+        folder = RunFolder.open(given["resume"])
+        earlier = read_events(folder.events)
+        return _run(context, folder, _options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
+    options = {
+        "kernels": _specs(given["kernels"]),
+        "faults": [fault.id for fault in _named(given["faults"])],
+        "given": bool(given["kernels"]),
+        "seed": secrets.randbits(32) if given["seed"] is None else given["seed"],
+    }
+    return _run(context, RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
+
+
+def _specs(kernels: Sequence[str]) -> list[str]:
+    from kvverify.kernels.registry import resolve
+    from kvverify.roundtrip.selftest import DEFAULT_KERNELS
+
+    return list(dict.fromkeys(resolve(spec).spec for spec in kernels or DEFAULT_KERNELS))
+
+
+def _named(faults: Sequence[str]) -> tuple[Fault, ...]:
+    from kvverify.faults.catalogue import fault_named
+    from kvverify.roundtrip.selftest import plantable
+
+    return tuple(dict.fromkeys(fault_named(name) for name in faults)) if faults else plantable()
+
+
+def _options_of(events: Sequence[Event], where: Path) -> dict[str, Any]:
+    from kvverify.events import RunStarted
+
+    start = next((e for e in events if isinstance(e, RunStarted)), None)
+    wanted = {"kernels", "faults", "given", "seed"}
+    if start is None or start.command != "selftest" or not wanted <= set(start.options):
+        raise UsageError(
+            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of selftest"
+        )
+    return {name: start.options[name] for name in sorted(wanted)}
+
+
+def _plan(options: dict[str, Any], folder: RunFolder, earlier: Sequence[Event]) -> SelfTest:
+    from kvverify.events import FaultPlanted
+    from kvverify.kernels.registry import resolve
+    from kvverify.roundtrip.selftest import SelfTest
+
+    return SelfTest(
+        sources=tuple(resolve(spec) for spec in options["kernels"]),
+        faults=_named(options["faults"]),
+        seed=options["seed"],
+        given=options["given"],
+        logs=folder.path,
+        done=frozenset((e.fault, e.kernel) for e in earlier if isinstance(e, FaultPlanted)),
+    )
+
+
+def _run(
+    context: click.Context, folder: RunFolder, options: dict[str, Any], earlier: list[Event], *, as_json: bool
+) -> int:
+    import time
+
+    import kvverify
+    from kvverify.events import EXIT_CODES, EXIT_INTERRUPTED, RunFinished, RunStarted
+    from kvverify.report.console import LiveConsole
+    from kvverify.report.files import write_reports
+    from kvverify.report.final import json_line, print_summary, summary_json
+    from kvverify.report.log import EventBus, EventWriter
+    from kvverify.report.summary import summarise
+    from kvverify.roundtrip.record import run_record
+    from kvverify.roundtrip.selftest import selftest
+
+    plan = _plan(options, folder, earlier)
+    live = LiveConsole(total=len(plan.sources) * len(plan.faults), unit="fault", done=len(plan.done))
+    bus = EventBus([EventWriter(folder), live], earlier)
+    began, interrupted = time.monotonic(), False
+    try:
+        bus.emit(
+            RunStarted(
+                command="selftest",
+                version=kvverify.__version__,
+                seed=options["seed"],
+                options=options,
+                resumed=bool(earlier),
+            )
+        )
+        try:
+            selftest(plan, bus.emit, folder.write_failure, _say_left_out)
+        except KeyboardInterrupt:
+            interrupted = True
+        bus.emit(RunFinished(seconds=time.monotonic() - began, interrupted=interrupted))
+    finally:
+        bus.close()
+    folder.write_run_json(run_record(bus.events, options, sources(context)))
+    summary = summarise(bus.events)
+    write_reports(summary, folder)
+    print_summary(summary, folder.path, folder.html)
+    if as_json:
+        click.echo(json_line(summary_json(summary, folder.path)))
+    return EXIT_INTERRUPTED if interrupted else EXIT_CODES[summary.verdict]
+
+
+def _say_left_out(kernel: str, reason: str) -> None:
+    click.echo(f"kernel {kernel} is left out: {reason}", err=True)
