@@ -183,7 +183,8 @@ def bytes_nobody_wrote(oracle: Oracle) -> None:
 
 
 def bits_flipped(oracle: Oracle) -> None:
-    write(oracle, positions(oracle, 1, 5), read(oracle, positions(oracle, 1, 5)) ^ np.uint8(0x81))
+    where = positions(oracle, 1, 5)[:64]
+    write(oracle, where, read(oracle, where) ^ np.uint8(0x81))
 
 
 def host_slot_never_stored(oracle: Oracle) -> None:
@@ -318,7 +319,7 @@ CASES = [
     Case(
         bits_flipped,
         BF16,
-        r"block 5, layer 1 \(bf16\), whole pages; each is the expected byte with the bits 0x81 flipped",
+        r"block 5, layer 1 \(bf16\), token 0, head 0, bytes 0-63 of the cell \(k\); each is the expected byte with the bits 0x81 flipped",
     ),
     Case(
         host_slot_never_stored,
