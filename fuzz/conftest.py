@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def named_kernels(config: pytest.Config) -> list[str]:
     """Kernels that the user asked for, here or on the command line of the session."""
     words: list[str] = json.loads(os.environ.get("KVVERIFY_FUZZ_ARGUMENTS", "[]"))
-    handed: list[str] = [after for word, after in zip(words, words[1:], strict=False) if word == "--kernel"]
+    handed: list[str] = [after for word, after in itertools.pairwise(words) if word == "--kernel"]
     handed += [word.partition("=")[2] for word in words if word.startswith("--kernel=")]
     given: list[str] = config.getoption("--kernel")
     return list(dict.fromkeys([*given, *handed]))

@@ -14,7 +14,7 @@ from kvverify.layout.recipe import LayerRecipe, Recipe
 from kvverify.roundtrip.program import Check, Evict, Fill, Ids, Load, Program, Step, Store, is_valid
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from fuzz.conftest import Bench
 
 WIDE = Recipe(
     layers=(LayerRecipe("bf16", 1, 64), LayerRecipe("turboquant_4bit_nc", 1, 64, 2), LayerRecipe("bf16", 1, 64)),

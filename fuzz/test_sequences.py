@@ -12,7 +12,7 @@ from kvverify.roundtrip.campaign import program_lines
 from kvverify.roundtrip.hunt import hunt
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from fuzz.conftest import Bench
 
 
 def test_no_sequence_damages_a_byte(bench: Bench, recipe: Recipe) -> None:

@@ -47,10 +47,14 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelProbed(Event):
-    """A requested kernel was looked for. ``available`` False means that it did not run, for ``reason``."""
+    """A kernel was looked for. ``available`` False means that it did not run, for ``reason``.
+
+    ``requested`` False: nobody named it, it was only tried because it might run here.
+    """
 
     kernel: str
     available: bool
+    requested: bool = True
     reason: str = ""
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -281,7 +285,7 @@ def _kernels_not_run(seen: list[Event]) -> list[Reason]:
     found = [
         Reason(Verdict.INCONCLUSIVE, f"kernel {e.kernel} did not run: {e.reason or 'not available'}")
         for e in probes.values()
-        if not e.available
+        if not e.available and e.requested
     ]
     offered = [e.kernel for e in probes.values() if e.available]
     started = [e.kernel for e in seen if isinstance(e, CampaignStarted) and e.kernel not in probes]

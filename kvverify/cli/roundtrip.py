@@ -106,6 +106,7 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
         fault_named(given["plant"])
     return RoundtripOptions(
         kernels=_kernels(given["kernels"]),
+        named=bool(given["kernels"]),
         recipes=_recipes(given),
         profile=profile.name,
         examples=examples,
@@ -117,16 +118,9 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
 
 
 def _kernels(specs: tuple[str, ...]) -> tuple[str, ...]:
-    from kvverify.kernels.probe import probe_all
-    from kvverify.kernels.registry import resolve
+    from kvverify.kernels.registry import names, resolve
 
-    if specs:
-        return tuple(dict.fromkeys(resolve(spec).spec for spec in specs))
-    found = probe_all()
-    for probe in found:
-        if not probe.available:
-            click.echo(f"kernel {probe.name} is left out: {probe.reason}", err=True)
-    return tuple(probe.spec for probe in found if probe.available)
+    return tuple(dict.fromkeys(resolve(spec).spec for spec in specs or names()))
 
 
 def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,7 @@ class Plan:
     recipes: tuple[Recipe, ...]
     seed: int
     profile: Profile
+    named: bool = True  # kernels asked for by name must run; of others, those that cannot run here are left out
     examples: int | None = None
     budget_s: float | None = None
     fault: str = ""
@@ -134,7 +135,7 @@ class Campaign:
             refused = self._offer_layouts(lane)
         except Unavailable as error:
             lane.closed = True
-            self._emit(KernelProbed(kernel=source.name, available=False, reason=str(error)))
+            self._emit(KernelProbed(kernel=source.name, available=False, requested=self.plan.named, reason=str(error)))
             return
         except EnvironmentProblem as error:
             lane.closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -102,7 +103,7 @@ class Child:
             *map(str, descriptors),
             self.source.spec,
         ]
-        with open(self._log, "ab") if self._log else open(os.devnull, "ab") as output:
+        with (self._log or Path(os.devnull)).open("ab") as output:
             self._process = subprocess.Popen(
                 [*command, "fork" if self._forking else "plain"],
                 pass_fds=descriptors,
@@ -231,10 +232,8 @@ class Child:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,7 +10,6 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
-from hypothesis.errors import Flaky
 
 from kvverify.arena.payload import derive_key
 from kvverify.roundtrip.child import Child
@@ -19,7 +19,7 @@ from kvverify.roundtrip.shrink import shrink
 from kvverify.roundtrip.strategies import Shape, programs
 
 _SHRINK_TRIES = 300  # executions; counted and not timed, so that a batch ends the same way each time
-_HUNG_COSTS = 25  # a hang costs as much as this many executions
+_MOST_HANGS = 12  # each costs the time limit
 _REPEATS = 5  # runs of the shrunk program before it is called irreproducible
 
 
@@ -64,7 +64,7 @@ def hunt(child: Child, recipe: dict[str, Any], shape: Shape, *, seed: int, examp
         max_examples=examples,
         database=None,
         deadline=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate,),  # shrink.py shrinks, and says why
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
         verbosity=Verbosity.quiet,
@@ -75,88 +75,62 @@ def hunt(child: Child, recipe: dict[str, Any], shape: Shape, *, seed: int, examp
     @given(programs(shape, derive_key(seed, 2) & 0xFFFFFFFF, max_steps))
     def no_program_fails(program: Program) -> None:
         if search.fails(program):
-            raise KernelFailed(search.kind)
+            raise KernelFailed(search.first.headline)
 
-    try:
+    with contextlib.suppress(KernelFailed):  # what failed is kept in the search
         no_program_fails()
-    except (
-        KernelFailed,
-        Flaky,
-    ):  # flaky: a race or a value that comes and goes; what failed once is kept in the search
-        pass
-    if search.best is not None:
-        search.batch.found = search.explained(shape.blocks)
+    if search.failing is not None:
+        search.batch.found = search.explained(search.failing, shape.blocks)
     return search.batch
 
 
 class _Search:
-    """Executes for Hypothesis, remembers the smallest failing program, and bounds the work of shrinking."""
+    """Executes for Hypothesis until something fails, then for the shrinker."""
 
     def __init__(self, child: Child, recipe: dict[str, Any]) -> None:
         self.batch = Batch()
-        self.best: Program | None = None
-        self.original: Program | None = None
-        self.kind = ""
+        self.failing: Program | None = None
+        self.first = Outcome()  # of the failing program
         self._child = child
         self._recipe = recipe
-        self._first = Outcome()
-        self._known: dict[Program, bool] = {}
-        self._left = _SHRINK_TRIES
+        self._hung = 0
 
     def fails(self, program: Program) -> bool:
-        """Does ``program`` fail (as the first failure did, once there is one)?"""
-        if self.best is not None:  # shrinking: what was answered once is answered alike
-            if program in self._known:
-                return self._known[program]
-            if self._left <= 0:
-                return False
+        """Execute ``program`` and count it; once one has failed, Hypothesis asks about it again and gets the same answer."""
+        if self.failing is not None:
+            return program == self.failing
         outcome = self._child.run(self._recipe, program)
-        failed = self._took(program, outcome) if self.best is None else self._shrunk(program, outcome)
-        self._known[program] = failed
-        return failed
+        if outcome.kind == "refused":
+            self.batch.refused = outcome.headline
+            return False
+        self._count(program, outcome)
+        if outcome.failed:
+            self.failing, self.first = program, outcome
+        return outcome.failed
 
-    def explained(self, blocks: Ids) -> Found:
-        """Shrink the best program further and run it once more for its explanation."""
-        if self.best is None or self.original is None:
-            raise AssertionError("nothing failed")
-        self._left = max(self._left, _SHRINK_TRIES // 2)
-        program = shrink(self.best, blocks, self.fails)
+    def explained(self, failing: Program, blocks: Ids) -> Found:
+        """Shrink the failing program and run what is left once more for its explanation."""
+        program = shrink(failing, blocks, self._fails_alike, _SHRINK_TRIES)
         for _ in range(_REPEATS):
             outcome = self._child.run(self._recipe, program, explain=True)
             if outcome.failed:
                 return Found(program, outcome)
         note = (
-            f"failed once ({self._first.headline}) and then not in {_REPEATS} runs: a race, or state kept by the kernel"
+            f"failed once ({self.first.headline}) and then not in {_REPEATS} runs: a race, or state kept by the kernel"
         )
-        return Found(self.original, dataclasses.replace(self._first, details=[*self._first.details, note]))
+        return Found(failing, dataclasses.replace(self.first, details=[*self.first.details, note]))
 
-    def _took(self, program: Program, outcome: Outcome) -> bool:
-        if outcome.kind == "refused":
-            self.batch.refused = outcome.headline
+    def _fails_alike(self, program: Program) -> bool:
+        if self._hung >= _MOST_HANGS:
             return False
+        outcome = self._child.run(self._recipe, program)
+        self._hung += outcome.kind == "hung"
+        return outcome.kind == self.first.kind
+
+    def _count(self, program: Program, outcome: Outcome) -> None:
         batch = self.batch
         batch.sequences += 1
         batch.steps.update(outcome.steps)
         batch.lengths[str(len(program.steps))] += 1
         batch.compared_bytes += outcome.compared_bytes
         batch.moved_bytes += outcome.moved_bytes
-        if outcome.failed:
-            self.best = self.original = program
-            self.kind, self._first = outcome.kind, outcome
-        return outcome.failed
-
-    def _shrunk(self, program: Program, outcome: Outcome) -> bool:
-        self._left -= _HUNG_COSTS if outcome.kind == "hung" else 1
-        if outcome.kind != self.kind:
-            return False
-        if self.best is None or _size(program) < _size(self.best):
-            self.best = program
-        return True
-
-
-def _size(program: Program) -> tuple[int, int]:
-    return len(program.steps), sum(len(step.to_json()[1:]) + _ids(step) for step in program.steps)
-
-
-def _ids(step: object) -> int:
-    return len(getattr(step, "blocks", ())) + len(getattr(step, "slots", ()))

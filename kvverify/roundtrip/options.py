@@ -22,6 +22,7 @@ class RoundtripOptions:
     """What decides a run. ``recipes`` are the layouts as documents, so that a resumed run needs no file or model again."""
 
     kernels: tuple[str, ...]
+    named: bool  # by the user; of kernels that were not, those that cannot run here are left out
     recipes: tuple[dict[str, Any], ...]
     profile: str
     examples: int | None
@@ -38,6 +39,7 @@ class RoundtripOptions:
         """Return the plan; ``spent_s`` of the budget were used before an interruption."""
         return Plan(
             sources=tuple(resolve(spec) for spec in self.kernels),
+            named=self.named,
             recipes=tuple(from_document(r, "layout of the run") for r in self.recipes),
             seed=self.seed,
             profile=PROFILES[self.profile],

@@ -169,7 +169,7 @@ class Model:
                 held_group, count = self.stored.get(slot, (-1, 0))
                 return (
                     held_group == group
-                    and 0 <= first
+                    and first >= 0
                     and first + len(blocks) <= count
                     and self._distinct_blocks(blocks)
                 )

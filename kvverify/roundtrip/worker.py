@@ -168,7 +168,7 @@ def main(arguments: list[str]) -> int:
     except ImportError as error:
         replies.send(unavailable=f"{source.name}: {error}")
         return 0
-    except Exception as error:  # the import of third-party code is the second place where anything may come out
+    except Exception as error:  # noqa: BLE001 - the import of third-party code is the second place where anything may come out
         replies.send(unavailable=f"{source.name}: {type(error).__name__}: {error}")
         return 0
     replies.send(ready=True)

@@ -158,3 +158,22 @@ def test_the_golden_run_fails_for_its_reasons() -> None:
     ]
     without = [replace(e, interrupted=True) if isinstance(e, RunFinished) else e for e in GOLDEN]
     assert "the run was interrupted" in [r.text for r in reasons(without)]
+
+
+def test_a_kernel_that_nobody_named_may_be_missing() -> None:
+    ran = BatchFinished(
+        batch=0,
+        kernel="torch",
+        layout="l",
+        order="LBNHC",
+        sequences=1,
+        steps={},
+        formats={},
+        lengths={},
+        compared_bytes=8,
+        moved_bytes=8,
+        seconds=1.0,
+    )
+    missing = KernelProbed(kernel="lmcache", available=False, requested=False, reason="not installed")
+    assert verdict_of([ran, missing, RunFinished(seconds=1.0)]) is Verdict.PASS
+    assert verdict_of([missing, RunFinished(seconds=1.0)]) is Verdict.INCONCLUSIVE

@@ -127,14 +127,14 @@ class CutsTheTail(TorchReference):
 
 
 class RemembersSequences(TorchReference):
-    """Goes wrong only from the sixth call on, whatever the program: state that outlives sequences."""
+    """Goes wrong in the sixth load of its process, whatever the program: state that outlives sequences."""
 
     name = "remembers"
-    calls = 0
 
     def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
-        RemembersSequences.calls += 1
-        if RemembersSequences.calls != 6:
+        calls = int(os.environ.get("EVIL_CALLS", "0")) + 1
+        os.environ["EVIL_CALLS"] = str(calls)
+        if calls != 6:
             super().load(host_slots, block_ids, group=group)
 
 
