@@ -24,6 +24,7 @@ GUARD = PAGE
 MARGIN = (
     1 << 20
 )  # address space without access at both ends, so that a write a little further out meets no other mapping
+_FAR = 1 << 30
 _WRAPS = (1 << 32, 1 << 33)  # a byte offset, or an offset in 2-byte elements, cut to 32 bits
 
 
@@ -50,10 +51,10 @@ class Arena:
         self.base, size, windows = _device_windows(layout)
         self.device = Mapping(size, windows)
         self.slot_bytes = page_ceil(layout.host_slot_bytes() * blocks_per_slot)
-        self.slot_stride = self.slot_bytes + GUARD
-        host_size = MARGIN + GUARD + host_slots * self.slot_stride + MARGIN
-        self.host_memory: Mapping | BorrowedMemory = Mapping(host_size, ((MARGIN, host_size - MARGIN),))
-        self.host_base = MARGIN + GUARD
+        # beside a sparse buffer the host rows lie far apart too: the third begins beyond 2^31 bytes
+        self.slot_stride = self.slot_bytes + GUARD + (_FAR if layout.usable_blocks is not None else 0)
+        self.host_base, host_size, host_windows = _host_windows(self.slot_bytes, self.slot_stride, host_slots)
+        self.host_memory: Mapping | BorrowedMemory = Mapping(host_size, host_windows)
         self.host_checked = True
 
     @property
@@ -117,6 +118,19 @@ class Arena:
         shape = (self.layout.num_blocks * layer.rows_per_block, *layer.shape)
         typed = storage.view(getattr(torch, layer.element))
         return typed.as_strided(shape, tuple(s // size for s in strides), (self.base + layer.offset) // size)
+
+
+def _host_windows(slot_bytes: int, stride: int, slots: int) -> tuple[int, int, tuple[Window, ...]]:
+    """Return the position of slot 0 in the mapping, the mapping's size and its windows."""
+    far = stride >= _FAR
+    base = MARGIN + GUARD + (_WRAPS[0] if far else 0)
+    size = base + (slots - 1) * stride + slot_bytes + GUARD + MARGIN
+    if not far:
+        return base, size, ((MARGIN, size - MARGIN),)
+    offsets = [slot * stride for slot in range(slots)]
+    wrapped = [(o + (1 << 31)) % (1 << 32) - (1 << 31) for o in offsets] + [o % (1 << 32) for o in offsets]
+    windows = merge_windows((base + o - GUARD, base + o + slot_bytes + GUARD) for o in (*offsets, *wrapped))
+    return base, size, windows
 
 
 def _device_windows(layout: Layout) -> tuple[int, int, tuple[Window, ...]]:

@@ -36,7 +36,10 @@ def _guard(
     slot: int, rests: np.ndarray[tuple[int], np.dtype[np.int64]], size: int, stride: int, stored: Collection[int]
 ) -> str:
     if slot < 0:
-        return f"the guard before host slot 0, {stride - int(rests[-1])} to {stride - int(rests[0])} bytes before its start"
+        start = -slot * stride
+        return (
+            f"the guard before host slot 0, {start - int(rests[-1])} to {start - int(rests[0])} bytes before its start"
+        )
     past = f"{int(rests[0]) - size + 1} to {int(rests[-1]) - size + 1} bytes behind its last byte"
     why = f" (slot {slot} was stored to)" if slot in stored else ""
     return f"the guard behind host slot {slot}, {past}{why}"

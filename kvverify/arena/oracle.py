@@ -156,14 +156,14 @@ class Oracle:
     def forget(self, slots: Sequence[int]) -> None:
         """Overwrite host ``slots``, as a tier does that gave them to somebody else."""
         key = self._next_key("forget, which overwrote the slot", host=True)
-        (first, _), shadow = self.arena.host_memory.windows[0], self._host_shadow[0]
         for slot in slots:
             self.slots.pop(slot, None)
             self.dirty_slots.discard(slot)
             data = self.arena.slot(slot)
             start = self.arena.host_base + slot * self.arena.slot_stride
             fill(data, key, start)
-            shadow[start - first : start - first + len(data)] = data
+            shadow, offset = self._shadow_at(start, host=True)
+            shadow[offset : offset + len(data)] = data
 
     def check(self) -> Mismatch | None:
         """Compare every accessible byte of device and host with what it must be; None when all are right.
@@ -226,8 +226,11 @@ class Oracle:
             window, offset = self._shadow_at(start)
             window[offset : offset + length] = row
 
-    def _shadow_at(self, position: int) -> tuple[Bytes, int]:
-        for (start, stop), shadow in zip(self.arena.device.windows, self._device_shadow, strict=True):
+    def _shadow_at(self, position: int, *, host: bool = False) -> tuple[Bytes, int]:
+        memory = self.arena.host_memory if host else self.arena.device
+        for (start, stop), shadow in zip(
+            memory.windows, self._host_shadow if host else self._device_shadow, strict=True
+        ):
             if start <= position < stop:
                 return shadow, position - start
         raise IndexError(f"position {position} is not accessible")
@@ -245,10 +248,9 @@ class Oracle:
         return (found, *self.carried.get(block, ())) if found else ()
 
     def _adopt_dirty_slots(self) -> None:
-        (first, _), shadow = self.arena.host_memory.windows[0], self._host_shadow[0]
         for slot in self.dirty_slots:
-            start = self.arena.host_base + slot * self.arena.slot_stride - first
-            shadow[start : start + self.arena.slot_bytes] = self.arena.slot(slot)
+            shadow, offset = self._shadow_at(self.arena.host_base + slot * self.arena.slot_stride, host=True)
+            shadow[offset : offset + self.arena.slot_bytes] = self.arena.slot(slot)
 
     def _settle_padding(self, blocks: Sequence[int]) -> None:
         self._adopt_carried_padding([b for b in blocks if b in self.carried])
