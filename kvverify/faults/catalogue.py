@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from kvverify.errors import UsageError
+from kvverify.errors import UsageError, nearest
 from kvverify.faults import own, reported
 from kvverify.faults.fault import Fault
 
@@ -33,10 +33,8 @@ def fault_named(name: str) -> Fault:
     for fault in catalogue():
         if wanted in (fault.id.lower(), fault.name):
             return fault
-    from kvverify.errors import nearest
-
-    names = {fault.name: fault.id for fault in catalogue()}
-    raise UsageError(f"unknown fault {name!r}: {nearest(name, [*names.values()])}")
+    words = [fault.name if "-" in name else fault.id for fault in catalogue()]
+    raise UsageError(f"unknown fault {name!r}: {nearest(name, words)}")
 
 
 def _copy_faults() -> tuple[Fault, ...]:

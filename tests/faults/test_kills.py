@@ -1,0 +1,85 @@
+"""Every planted fault is killed, by comparison and not by an exception; the same programs without it find nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import ModuleType
+
+import pytest
+
+from kvverify.faults.catalogue import catalogue, fault_named
+from kvverify.faults.fault import Fault
+from kvverify.roundtrip.executor import Outcome
+from tests.faults.hunting import hunt, hunted, pool, reference, showing
+
+PLANTABLE = [fault for fault in catalogue() if not fault.elsewhere]
+
+
+@pytest.mark.parametrize("fault", PLANTABLE, ids=lambda f: f"{f.id}-{f.name}")
+def test_fault_is_killed_by_the_oracle(fault: Fault, torch: ModuleType) -> None:
+    outcome = hunted(fault)
+    assert outcome.kind in fault.checks, f"{outcome.kind or 'survived'}: {outcome.headline}"
+
+
+def test_the_clean_reference_passes_where_the_faults_were_found(torch: ModuleType) -> None:
+    layouts = {next(showing(fault)).name: next(showing(fault)) for fault in PLANTABLE}
+    for per_slot in (1, 4):
+        for layout in layouts.values():
+            outcome = hunt(partial(reference, per_slot), layout, examples=16)
+            assert not outcome.failed, f"{layout.name}: {outcome.headline}"
+
+
+def _said(fault: str) -> Outcome:
+    return hunted(fault_named(fault))
+
+
+def test_short_copy_width_names_the_fields_that_were_cut(torch: ModuleType) -> None:
+    said = _said("F04")
+    assert "turboquant_4bit_nc" in said.headline
+    assert "(v_scale, v_min)" in said.headline
+    assert "never written" in said.headline
+    assert "the last 4 of 134 bytes of the cell were cut off" in said.headline
+    assert (said.first["kv_format"], said.first["field"], said.first["byte"]) == ("turboquant_4bit_nc", "v_scale", 130)
+
+
+def test_a_dropped_sidecar_names_every_scale_and_no_data(torch: ModuleType) -> None:
+    said = _said("F05")
+    assert "(k_norm, v_scale, v_min)" in said.headline
+    assert "never written" in said.headline
+
+
+def test_a_word_remainder_names_the_odd_bytes_of_the_row(torch: ModuleType) -> None:
+    said = _said("F07")
+    assert "bytes 128-133 of the cell" in said.headline
+    assert "the last 6 of 134 bytes of the cell were cut off" in said.headline
+
+
+def test_a_layer_shift_says_that_other_layers_bytes_are_there(torch: ModuleType) -> None:
+    said = _said("F11")
+    assert "they hold other layers' (" in said.headline
+    assert "2 for 1, 3 for 2" in said.headline
+
+
+def test_a_strided_view_read_as_contiguous_names_layers_and_where_the_bytes_came_from(torch: ModuleType) -> None:
+    said = _said("F01")
+    text = " ".join([said.headline, *said.details])
+    assert "layer 0-3 (bf16, turboquant_k8v4)" in text
+    assert "block" in text
+    assert "they hold" in text or "never written" in text
+
+
+def test_an_early_return_is_told_from_wrong_bytes(torch: ModuleType) -> None:
+    said = _said("K15")
+    assert said.kind == "early-return"
+    assert said.headline.startswith("wait() returned before the copies were done")
+
+
+def test_what_a_fault_cannot_show_on_says_why(torch: ModuleType) -> None:
+    traits = {"blocks_per_slot": 1, "load_part": False, "groups": True, "partial_slots": False, "slow": False}
+    bf16 = next(x for x in pool() if x.formats == ("bf16",) and x.usable_blocks is None)
+    reasons = {fault.id: fault.shows_on(traits, bf16) for fault in PLANTABLE}
+    assert reasons["F04"] == "no cell ends with inline scales"
+    assert reasons["F06"] == "storage and logical dtype are the same"
+    assert reasons["F08"] == "the buffer is smaller than 2 GiB"
+    assert reasons["F09"] == "the kernel puts one block into a slot"
+    assert reasons["F21"] is None
