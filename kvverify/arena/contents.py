@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvverify.arena.memory import Bytes
-from kvverify.arena.payload import Words, rows
+from kvverify.arena.payload import Words, cut_out, rows
 
 ZERO_BYTES = 512  # a cell of the widest common format, all zero
 _ZERO_WORDS = ZERO_BYTES // 8
@@ -54,12 +54,7 @@ def contents(keys: npt.ArrayLike, starts: npt.ArrayLike, length: int) -> Bytes:
     special = words < _SPECIAL_BELOW
     words[special] = SPECIAL[(words[special] & np.uint64(len(SPECIAL) - 1)).astype(np.intp)]
     _put_zeros(words, np.asarray(keys, np.uint64), (first - phases) // 8)
-    if (phases == phases[0]).all():
-        return covering[:, phases[0] : phases[0] + length]
-    found = np.empty((len(first), length), np.uint8)
-    for row, phase in enumerate(phases):
-        found[row] = covering[row, phase : phase + length]
-    return found
+    return cut_out(words, phases, length)
 
 
 def _put_zeros(words: Words, keys: Words, first_words: npt.NDArray[np.int64]) -> None:

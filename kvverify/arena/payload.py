@@ -1,13 +1,17 @@
 """Payloads that name their own address.
 
-The 8-byte word at word index i of a region is ``mix(key + (i + 1) * GOLDEN)``: a Weyl sequence through one xorshift-multiply
+The 8-byte word at word index i of a region is ``key ^ mix((i + 1) * GOLDEN)``: a Weyl sequence through one xorshift-multiply
 round, the building block of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014). ``mix``
 is a bijection: eight wrong bytes that were copied from an aligned word can be turned back into the place they came from. Words
 hold every NaN and infinity pattern of the 8-, 16- and 32-bit types within a few kilobytes, so bytes that pass through float
 arithmetic do not survive.
+
+The part without the key is the same for all regions and sequences; its first 16 MiB are kept once they were needed.
 """
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +27,7 @@ _GOLDEN_INVERSE = pow(_GOLDEN, -1, 1 << 64)
 _FACTOR_INVERSE = pow(_FACTOR, -1, 1 << 64)
 _CHUNK_WORDS = 1 << 15  # 256 KiB a round: scratch stays in the second-level cache
 _RAMP: Words = np.arange(1, _CHUNK_WORDS + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+_TABLE_WORDS = 1 << 21  # 16 MiB
 
 
 def derive_key(seed: int, *names: int) -> int:
@@ -48,7 +53,7 @@ def unmix(word: int) -> int:
 
 def word_index(word: int, key: int) -> int:
     """Return the word index that holds ``word`` under ``key``; a huge number when none of a real region does."""
-    return ((unmix(word) - key) * _GOLDEN_INVERSE - 1) & _MASK
+    return (unmix(word ^ key) * _GOLDEN_INVERSE - 1) & _MASK
 
 
 def fill(out: Bytes, key: int, start: int) -> None:
@@ -61,36 +66,49 @@ def fill(out: Bytes, key: int, start: int) -> None:
     if whole < len(out):
         out[whole:] = rows([key], [start + whole], len(out) - whole)[0]
     words = out[:whole].view(np.uint64)
-    scratch = np.empty(min(_CHUNK_WORDS, len(words)), np.uint64)
     for first in range(0, len(words), _CHUNK_WORDS):
         part = words[first : first + _CHUNK_WORDS]
-        base = (key + (start // 8 + first) * _GOLDEN) & _MASK
-        np.add(_RAMP[: len(part)], np.uint64(base), out=part)
-        _mix_in_place(part, scratch[: len(part)])
+        np.bitwise_xor(_keyless(start // 8 + first, len(part)), np.uint64(key), out=part)
 
 
 def rows(keys: npt.ArrayLike, starts: npt.ArrayLike, length: int) -> Bytes:
     """Return the payload of ``length`` bytes from each of ``starts`` under the key of the same position: uint8 [n, length]."""
     first = np.asarray(starts, np.int64)
-    if not len(first):
-        return np.empty((0, length), np.uint8)
     width = (length + 14) // 8  # words that cover the run at any phase
-    index = (first // 8)[:, None].astype(np.uint64) + np.arange(1, width + 1, dtype=np.uint64)
-    words = index * np.uint64(_GOLDEN) + np.atleast_1d(np.asarray(keys, np.uint64))[:, None]
-    _mix_in_place(words, np.empty_like(words))
+    words = np.empty((len(first), width), np.uint64)
+    row_keys = np.broadcast_to(np.asarray(keys, np.uint64), first.shape)
+    for row, index, key in zip(words, (first // 8).tolist(), row_keys, strict=True):
+        np.bitwise_xor(_keyless(index, width), key, out=row)
+    return cut_out(words, first % 8, length)
+
+
+def cut_out(words: Words, phases: npt.NDArray[np.int64], length: int) -> Bytes:
+    """Return ``length`` bytes of each row of ``words``, from the byte that ``phases`` names: uint8 [n, length]."""
     covering = words.view(np.uint8)
-    phases = first % 8
-    if (phases == phases[0]).all():
-        return covering[:, phases[0] : phases[0] + length]
-    out = np.empty((len(first), length), np.uint8)
-    for row, phase in enumerate(phases):
-        out[row] = covering[row, phase : phase + length]
+    if len(phases) == 0 or (phases == phases[0]).all():
+        phase = int(phases[0]) if len(phases) else 0
+        return covering[:, phase : phase + length]
+    out = np.empty((len(phases), length), np.uint8)
+    for row, whole, phase in zip(out, covering, phases.tolist(), strict=True):
+        row[:] = whole[phase : phase + length]
     return out
 
 
-def _mix_in_place(words: Words, scratch: Words) -> None:
-    np.right_shift(words, np.uint64(32), out=scratch)
-    np.bitwise_xor(words, scratch, out=words)
-    np.multiply(words, np.uint64(_FACTOR), out=words)
-    np.right_shift(words, np.uint64(29), out=scratch)
-    np.bitwise_xor(words, scratch, out=words)
+def _keyless(first: int, count: int) -> Words:
+    """The words from index ``first`` on under key 0; not to be written to."""
+    if first + count <= _TABLE_WORDS:
+        return _table(1 << (first + count - 1).bit_length() if first + count > 1 << 16 else 1 << 16)[first : first + count]
+    words = _RAMP[:count] if count <= _CHUNK_WORDS else np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    return _mixed(words + np.uint64(first * _GOLDEN & _MASK))
+
+
+@functools.lru_cache(maxsize=1)
+def _table(words: int) -> Words:
+    return _mixed(np.arange(1, words + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
+
+
+def _mixed(words: Words) -> Words:
+    words ^= words >> np.uint64(32)
+    words *= np.uint64(_FACTOR)
+    words ^= words >> np.uint64(29)
+    return words

@@ -63,6 +63,7 @@ class Child:
         self._requests = self._replies = -1
         self._worker = 0
         self._unread = b""
+        self._under_way: tuple[Program, float] | None = None  # and the time by which it has to be done
         self._progress: mmap.mmap | None = None
         self._step = -1  # of the program under way, as the worker last said; kept when its memory is gone
 
@@ -125,6 +126,11 @@ class Child:
 
     def run(self, recipe: dict[str, Any], program: Program, *, explain: bool = False) -> Outcome:
         """Execute ``program``; a death or a hang of the worker becomes an outcome that names the step."""
+        self.begin(recipe, program, explain=explain)
+        return self.finish()
+
+    def begin(self, recipe: dict[str, Any], program: Program, *, explain: bool = False) -> None:
+        """Hand ``program`` to the worker; :meth:`finish` has its outcome. One program at a time."""
         request = {
             "do": "run",
             "recipe": recipe,
@@ -132,8 +138,17 @@ class Child:
             "explain": explain,
             "fault": self.fault,
         }
+        self.start()
+        self._under_way = program, time.monotonic() + self.time_limit
+        self._send(request)
+
+    def finish(self) -> Outcome:
+        """Wait for the outcome of the program that :meth:`begin` handed over."""
+        if self._under_way is None:
+            raise AssertionError("finish() without begin()")
+        (program, deadline), self._under_way = self._under_way, None
         try:
-            return Outcome(**self._ask(request))
+            return Outcome(**self._await("answer", deadline)["answer"])
         except _Died as error:
             return self._lost("crashed", program, f"the process was ended by {error}")
         except TimeoutError:
@@ -172,15 +187,16 @@ class Child:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         self.start()
         deadline = time.monotonic() + self.time_limit
+        self._send(request)
+        answer: dict[str, Any] = self._await("answer", deadline)["answer"]
+        return answer
+
+    def _send(self, request: dict[str, Any]) -> None:
         data = json.dumps(request).encode() + b"\n"
-        try:
+        # where the process is gone, its end is met when the answer is read
+        with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self._requests, data) :]
-        except BrokenPipeError:
-            raise _Died("exit of the process") from None
-        reply = self._await("answer", deadline)
-        answer: dict[str, Any] = reply["answer"]
-        return answer
 
     def _await(self, wanted: str, deadline: float) -> dict[str, Any]:
         while True:

@@ -79,8 +79,8 @@ def hunt(child: Child, recipe: dict[str, Any], shape: Shape, *, seed: int, examp
 
     with contextlib.suppress(KernelFailed):  # what failed is kept in the search
         no_program_fails()
-    if search.failing is not None:
-        search.batch.found = search.explained(search.failing, shape.blocks)
+    if (failing := search.drained()) is not None:
+        search.batch.found = search.explained(failing, shape.blocks)
     return search.batch
 
 
@@ -93,20 +93,33 @@ class _Search:
         self.first = Outcome()  # of the failing program
         self._child = child
         self._recipe = recipe
+        self._under_way: Program | None = None
         self._hung = 0
 
     def fails(self, program: Program) -> bool:
-        """Execute ``program`` and count it; once one has failed, Hypothesis asks about it again and gets the same answer."""
-        if self.failing is not None:
-            return program == self.failing
-        outcome = self._child.run(self._recipe, program)
+        """Hand ``program`` to the child; True once an earlier one has failed.
+
+        The child executes while Hypothesis draws the next program, so an outcome is known one call later.
+        """
+        if self.drained() is not None:
+            return True
+        self._child.begin(self._recipe, program)
+        self._under_way = program
+        return False
+
+    def drained(self) -> Program | None:
+        """Take the outcome that is still to come; return the program that failed, if one has."""
+        program, self._under_way = self._under_way, None
+        if program is None:
+            return self.failing
+        outcome = self._child.finish()
         if outcome.kind == "refused":
             self.batch.refused = outcome.headline
-            return False
+            return None
         self._count(program, outcome)
         if outcome.failed:
             self.failing, self.first = program, outcome
-        return outcome.failed
+        return self.failing
 
     def explained(self, failing: Program, blocks: Ids) -> Found:
         """Shrink the failing program and run what is left once more for its explanation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Callable
@@ -76,7 +77,7 @@ def _step(draw: st.DrawFn, shape: Shape, model: Model, left: int) -> Step:
     if left < MIN_STEPS:
         possible.append(_check)
     # the later alternatives are the interesting ones, the first the simplest: Hypothesis shrinks towards index 0
-    return possible[draw(st.integers(0, len(possible) - 1))](draw, shape, model)
+    return possible[draw(_up_to(len(possible) - 1))](draw, shape, model)
 
 
 def _storable(shape: Shape, model: Model) -> bool:
@@ -92,17 +93,17 @@ def _filled(model: Model, group: int) -> list[int]:
 
 
 def _fill(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
-    group = draw(st.integers(0, shape.groups - 1)) if shape.groups > 1 else 0
+    group = draw(_up_to(shape.groups - 1)) if shape.groups > 1 else 0
     return Fill(_choose(draw, shape.blocks, _count(draw, shape, len(shape.blocks))), group)
 
 
 def _store(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     groups = [g for g in range(shape.groups) if _filled(model, g)]
-    group = groups[draw(st.integers(0, len(groups) - 1))] if len(groups) > 1 else groups[0]
+    group = groups[draw(_up_to(len(groups) - 1))] if len(groups) > 1 else groups[0]
     filled, per_slot = _filled(model, group), shape.blocks_per_slot
     most = min(_count(draw, shape, 2 * len(filled)), shape.host_slots * per_slot)
     count = most if shape.partial_slots else max(1, most // per_slot) * per_slot
-    repeated = count > len(filled) or draw(st.integers(0, 7)) == 7
+    repeated = count > len(filled) or draw(_up_to(7)) == 7
     blocks = _repeat(draw, filled, count) if repeated else _choose(draw, tuple(filled), count)
     return Store(blocks, _choose(draw, tuple(range(shape.host_slots)), -(-count // per_slot)), group)
 
@@ -126,7 +127,7 @@ def _load(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
 def _load_part(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     slot = _pick(draw, _loadable(shape, model))
     group, held = model.stored[slot]
-    first = draw(st.integers(0, held - 1))
+    first = draw(_up_to(held - 1))
     # loads of a part run to the end of what the slot holds, as a hit that starts inside a chunk does
     return LoadPart(slot, first, _choose(draw, shape.blocks, held - first), group)
 
@@ -137,7 +138,7 @@ def _forget(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
 
 def _evict(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     filled = tuple(model.filled)
-    return Evict(_choose(draw, filled, draw(st.integers(1, min(3, len(filled))))))
+    return Evict(_choose(draw, filled, 1 + draw(_up_to(min(3, len(filled)) - 1))))
 
 
 def _check(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
@@ -164,7 +165,7 @@ def _count(draw: st.DrawFn, shape: Shape, most: int) -> int:
         most,
     }
     choices = sorted(b for b in borders if 1 <= b <= most)
-    return choices[draw(st.integers(0, len(choices) - 1))]
+    return choices[draw(_up_to(len(choices) - 1))]
 
 
 def _choose(draw: st.DrawFn, numbers: Ids, count: int) -> Ids:
@@ -175,6 +176,12 @@ def _choose(draw: st.DrawFn, numbers: Ids, count: int) -> Ids:
         code, j = divmod(code, len(pool) - i)
         pool[i], pool[i + j] = pool[i + j], pool[i]
     return tuple(pool[:count])
+
+
+@functools.lru_cache(maxsize=4096)
+def _up_to(most: int) -> st.SearchStrategy[int]:
+    # made once per size: making a strategy costs as much as drawing from it
+    return st.integers(0, most)
 
 
 def _repeat(draw: st.DrawFn, numbers: list[int], count: int) -> Ids:
@@ -188,8 +195,8 @@ def _repeat(draw: st.DrawFn, numbers: list[int], count: int) -> Ids:
 
 def _code(draw: st.DrawFn, count: int) -> int:
     # Hypothesis prefers small integers, in which only the first digits would vary: a factor spreads them, 0 stays 0
-    return draw(st.integers(0, count - 1)) * _SPREAD % count if count > 1 else 0
+    return draw(_up_to(count - 1)) * _SPREAD % count if count > 1 else 0
 
 
 def _pick(draw: st.DrawFn, numbers: list[int]) -> int:
-    return numbers[draw(st.integers(0, len(numbers) - 1))] if len(numbers) > 1 else numbers[0]
+    return numbers[draw(_up_to(len(numbers) - 1))] if len(numbers) > 1 else numbers[0]
