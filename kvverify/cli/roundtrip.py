@@ -101,9 +101,9 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
     if seed is None:
         seed = 0 if profile.name == "ci" else secrets.randbits(32)
     if given["plant"]:
-        from kvverify.faults.catalogue import fault_named
+        from kvverify.faults.catalogue import plantable_named
 
-        fault_named(given["plant"])
+        plantable_named(given["plant"])
     return RoundtripOptions(
         kernels=_kernels(given["kernels"]),
         named=bool(given["kernels"]),

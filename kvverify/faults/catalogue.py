@@ -37,6 +37,18 @@ def fault_named(name: str) -> Fault:
     raise UsageError(f"unknown fault {name!r}: {nearest(name, words)}")
 
 
+def plantable_named(name: str) -> Fault:
+    """Return the fault called ``name`` if a copy kernel can carry it.
+
+    Raises:
+        UsageError: there is none of that name, or it needs a GPU stream or a live server.
+    """
+    fault = fault_named(name)
+    if fault.wrap is None:
+        raise fault.not_plantable()
+    return fault
+
+
 def _copy_faults() -> tuple[Fault, ...]:
     return (
         Fault(

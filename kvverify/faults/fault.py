@@ -30,7 +30,7 @@ class Fault:
         name: two or three words, joined by hyphens.
         description: what breaks, in one line.
         origin: public reports of the fault in real software.
-        by: how it is planted: views, ids, order or results of any kernel, or ``reference`` (a faulty torch reference).
+        by: what of a kernel is altered: views, ids, order or results.
         wrap: puts the fault around a kernel; None where ``elsewhere`` says what it needs.
         shows: None where a layout can show it, else the reason why not.
         chunked: it shows on kernels with several blocks a slot; the torch reference then gets 4.
@@ -48,11 +48,6 @@ class Fault:
     chunked: bool = False
     elsewhere: str = ""
     checks: tuple[str, ...] = ("wrong-bytes", "early-return")
-
-    @property
-    def replaces(self) -> bool:
-        """Does the plant ignore the kernel it is given and bring its own torch reference?"""
-        return self.by == "reference"
 
     def shows_on(self, traits: Traits, layout: Layout) -> str | None:
         """Return None where a campaign on ``layout`` can see the fault, else the reason why it cannot.
@@ -72,13 +67,16 @@ class Fault:
             UsageError: nothing in this process can show the fault.
         """
         if self.wrap is None:
-            raise UsageError(f"fault {self.id} {self.name} cannot be planted into a copy kernel: {self.elsewhere}")
+            raise self.not_plantable()
         return self.wrap(self._carrier(kernel))
 
+    def not_plantable(self) -> UsageError:
+        """Return the error for one who wants it in a copy kernel nevertheless."""
+        return UsageError(f"fault {self.id} {self.name} cannot be planted into a copy kernel: {self.elsewhere}")
+
     def _carrier(self, kernel: CopyKernel) -> CopyKernel:
-        # a faulty reference is wanted, or the reference in chunks of several blocks
-        if not self.replaces and not (self.chunked and kernel.name == "torch"):
+        if not self.chunked or kernel.name != "torch":
             return kernel
         from kvverify.kernels.torch_reference import TorchReference
 
-        return TorchReference(4 if self.chunked else 1)
+        return TorchReference(4)

