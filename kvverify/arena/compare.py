@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from kvverify.arena.geometry import Positions
 from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping, same_bytes
 
 _KEPT = 1 << 20  # wrong bytes kept for the diagnosis
+_PIECE = 1 << 20  # bytes looked at together
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def _collect(region: str, wrong: list[tuple[int, Bytes, Bytes]]) -> Mismatch:
     expected: list[Bytes] = []
     found: list[Bytes] = []
     total = kept = 0
-    for start, now, shadow in wrong:
+    for start, now, shadow in _pieces(wrong):
         where = np.nonzero(now != shadow)[0]
         total += len(where)
         where = where[: _KEPT - kept]
@@ -56,3 +58,12 @@ def _collect(region: str, wrong: list[tuple[int, Bytes, Bytes]]) -> Mismatch:
         expected.append(shadow[where])
         found.append(now[where])
     return Mismatch(region, np.concatenate(positions), np.concatenate(expected), np.concatenate(found), total)
+
+
+def _pieces(wrong: list[tuple[int, Bytes, Bytes]]) -> Iterator[tuple[int, Bytes, Bytes]]:
+    # piece by piece: which bytes differ takes a byte each, as much as the memory itself if asked at once
+    for start, now, shadow in wrong:
+        for first in range(0, len(now), _PIECE):
+            here, there = now[first : first + _PIECE], shadow[first : first + _PIECE]
+            if not same_bytes(here, there):
+                yield start + first, here, there

@@ -27,7 +27,7 @@ _GOLDEN_INVERSE = pow(_GOLDEN, -1, 1 << 64)
 _FACTOR_INVERSE = pow(_FACTOR, -1, 1 << 64)
 _CHUNK_WORDS = 1 << 15  # 256 KiB a round: scratch stays in the second-level cache
 _RAMP: Words = np.arange(1, _CHUNK_WORDS + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-_TABLE_WORDS = 1 << 21  # 16 MiB
+_FIRST_TABLE_WORDS, _TABLE_WORDS = 1 << 18, 1 << 21  # 2 MiB, doubled up to 16 MiB
 
 
 def derive_key(seed: int, *names: int) -> int:
@@ -96,8 +96,9 @@ def cut_out(words: Words, phases: npt.NDArray[np.int64], length: int) -> Bytes:
 
 def _keyless(first: int, count: int) -> Words:
     """The words from index ``first`` on under key 0; not to be written to."""
-    if first + count <= _TABLE_WORDS:
-        return _table(1 << (first + count - 1).bit_length() if first + count > 1 << 16 else 1 << 16)[first : first + count]
+    stop = first + count
+    if stop <= _TABLE_WORDS:
+        return _table(max(_FIRST_TABLE_WORDS, 1 << (stop - 1).bit_length()))[first:stop]
     words = _RAMP[:count] if count <= _CHUNK_WORDS else np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     return _mixed(words + np.uint64(first * _GOLDEN & _MASK))
 

@@ -10,6 +10,9 @@ from kvverify.report.words import plural
 Faults = Mapping[tuple[str, str], Mapping[str, FaultPlanted]]
 
 
+_FEW = 3  # refused layouts that are shown with their reasons; the report has all of them
+
+
 def not_covered(
     reasons: Iterable[Reason],
     campaigns: Mapping[str, CampaignStarted],
@@ -27,7 +30,9 @@ def not_covered(
         if layouts := missed.get(kernel):
             of_all = f"{len(layouts)} of {plural(len(campaign.layouts), 'layout')}"
             lines.append(f"kernel {kernel}: {of_all} not met ({_some(layouts)})")
-        if campaign.refused:
+        if len(campaign.refused) <= _FEW:
+            lines += [f"kernel {kernel}: layout {name} refused: {why}" for name, why in campaign.refused.items()]
+        else:
             refused = plural(len(campaign.refused), "layout")
             lines.append(f"kernel {kernel}: {refused} refused ({_some(campaign.refused)})")
         lines += [f"kernel {kernel}: {note}" for note in campaign.notes]

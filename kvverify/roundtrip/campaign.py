@@ -53,6 +53,7 @@ PROFILES = {
 }
 SLOW_SHARE = 8  # a kernel in an interpreter gets this part of the examples
 _SLOW_BATCH = 4  # and small batches, so that it meets many layouts
+_SLOW_LAYERS = 16  # and no layouts of more layers, of which one sequence takes seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,10 @@ class Campaign:
             elif len(layout.groups) > 1 and not answer["groups"]:
                 refused[layout.name] = (
                     f"{len(layout.groups)} block tables, and the kernel does not declare groups = True"
+                )
+            elif answer["slow"] and len(layout.layers) > _SLOW_LAYERS and len(self.plan.recipes) > 1:
+                refused[layout.name] = (
+                    f"{len(layout.layers)} layers take a kernel in an interpreter too long; name it with --layout"
                 )
             else:
                 lane.provenance = answer["provenance"] or lane.provenance
