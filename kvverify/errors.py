@@ -3,6 +3,7 @@
     KvverifyError
     ├── UsageError          the command line or a file the user gave is wrong
     │   ├── LayoutError     a model, dtype or layout that no engine supports
+    │   ├── CodecError      numbers a format cannot hold, or bytes that are not of this format
     │   └── FailureFileError
     ├── EnvironmentProblem  a folder, library or device is not usable
     └── ContractError       a plug-in does not keep the plug-in contract
@@ -28,6 +29,10 @@ class UsageError(KvverifyError):
 
 class LayoutError(UsageError):
     """A model, KV dtype, engine rule or placement that cannot exist."""
+
+
+class CodecError(UsageError):
+    """Numbers that a KV format cannot hold, or bytes that were not written in this format."""
 
 
 class FailureFileError(UsageError):
