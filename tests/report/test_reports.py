@@ -105,7 +105,7 @@ def test_what_was_not_covered_is_said() -> None:
     lines = summarise(GOLDEN).not_covered
     assert "kernel vllm-triton did not run: triton cannot be imported: No module named 'triton'" in lines
     assert "kernel torch: 1 of 3 layouts not met (qwen-fp8-BLHNC)" in lines
-    assert "kernel lmcache: 1 layout refused (deepseek-mla-LBNHC)" in lines
+    assert "kernel lmcache: layout deepseek-mla-LBNHC refused: no K/V dimension" in lines
     assert "kernel lmcache: host side not checked" in lines
     assert "planted fault F04 short-copy-width not shown with lmcache: owns its tier" in lines
     assert summarise(PASSING).not_covered == []
