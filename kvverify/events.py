@@ -130,6 +130,27 @@ class FaultPlanted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodecCompared(Event):
+    """What real software makes of a KV format was held against the reference codec.
+
+    ``library`` is vllm or lmcache, ``what`` the operation (store fp16, dequant, serialise, disk ...). ``different_bytes`` differ
+    and nothing explains them; ``near_midpoint`` counts numbers that differ and lie within float32 error of a decision point.
+    ``headline`` names the first wrong field, or how a rule (size, refusal) was broken; it is empty where all is equal.
+    """
+
+    library: str
+    format: str
+    head_size: int
+    what: str
+    compared_bytes: int
+    different_bytes: int
+    near_midpoint: int = 0
+    headline: str = ""
+    note: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemMet(Event):
     """Something of ours or of the environment went wrong; the run cannot be called a pass."""
 
@@ -154,6 +175,7 @@ _TYPES: dict[str, type[Event]] = {
         BatchFinished,
         FailureFound,
         FaultPlanted,
+        CodecCompared,
         ProblemMet,
         RunFinished,
     )
@@ -234,12 +256,14 @@ def verdict_of(events: Iterable[Event]) -> Verdict:
 def reasons(events: Iterable[Event]) -> list[Reason]:
     """Return everything that keeps a run from being a PASS, worst first; computed anew each time.
 
-    FAIL: a kernel broke a property, or a planted fault survived, which is a FAIL of the checker. ERROR: a problem was met.
+    FAIL: a kernel broke a property or differs from a reference codec, or a planted fault survived, which is a FAIL of the
+    checker. ERROR: a problem was met.
     INCONCLUSIVE: no sequence compared a byte, a requested kernel did not run, a planted fault was killed nowhere, or the log
     has no end (after the last start, where a run was resumed).
     """
     seen = list(events)
-    found = [*_failures(seen), *_problems(seen), *_fault_reasons(seen), *_kernels_not_run(seen), *_no_end(seen)]
+    found = [*_failures(seen), *_differences(seen), *_problems(seen), *_fault_reasons(seen)]
+    found += [*_kernels_not_run(seen), *_no_end(seen)]
     return sorted(found, key=lambda reason: -_SEVERITY.index(reason.verdict))
 
 
@@ -253,6 +277,17 @@ def _failures(seen: list[Event]) -> list[Reason]:
     kernels = dict.fromkeys(kernel for kernel, _, _ in places)
     counts = {kernel: sum(k == kernel for k, _, _ in places) for kernel in kernels}
     return [Reason(Verdict.FAIL, f"kernel {k}: {n} failure{'s' if n > 1 else ''}") for k, n in counts.items()]
+
+
+def differs(event: CodecCompared) -> bool:
+    """Is this comparison a failure?"""
+    return event.different_bytes > 0 or bool(event.headline)
+
+
+def _differences(seen: list[Event]) -> list[Reason]:
+    wrong = [e for e in seen if isinstance(e, CodecCompared) and differs(e)]
+    texts = dict.fromkeys(f"{e.library} {e.format}, head size {e.head_size}, {e.what}: {e.headline}" for e in wrong)
+    return [Reason(Verdict.FAIL, text) for text in texts]
 
 
 def _problems(seen: list[Event]) -> list[Reason]:
@@ -280,6 +315,8 @@ def _fault_reasons(seen: list[Event]) -> list[Reason]:
 def _kernels_not_run(seen: list[Event]) -> list[Reason]:
     ran = {e.kernel for e in seen if isinstance(e, BatchFinished) and compared_something(e)}
     ran |= {e.kernel for e in seen if isinstance(e, FailureFound)}  # perhaps in its very first sequence
+    codecs = any(isinstance(e, RunStarted) and e.command.startswith("codecs") for e in seen)
+    ran |= {e.library for e in seen if isinstance(e, CodecCompared) and (e.compared_bytes > 0 or differs(e))}
     # of several probes, after a resume, the last one counts
     probes = {e.kernel: e for e in seen if isinstance(e, KernelProbed)}
     found = [
@@ -290,12 +327,12 @@ def _kernels_not_run(seen: list[Event]) -> list[Reason]:
     offered = [e.kernel for e in probes.values() if e.available]
     started = [e.kernel for e in seen if isinstance(e, CampaignStarted) and e.kernel not in probes]
     found += [
-        Reason(Verdict.INCONCLUSIVE, f"kernel {kernel} executed no sequence")
+        Reason(Verdict.INCONCLUSIVE, f"kernel {kernel} {'compared no byte' if codecs else 'executed no sequence'}")
         for kernel in dict.fromkeys([*offered, *started])
         if kernel not in ran
     ]
     if not ran and not found and not any(isinstance(e, FaultPlanted) and e.outcome == "killed" for e in seen):
-        found.append(Reason(Verdict.INCONCLUSIVE, "no sequence was executed"))
+        found.append(Reason(Verdict.INCONCLUSIVE, "nothing was compared" if codecs else "no sequence was executed"))
     return found
 
 

