@@ -83,6 +83,11 @@ def every(x: Bools) -> Bools:
     return np.asarray(x.all(-1), np.bool_)
 
 
+def some(x: Bools) -> Bools:
+    """Return whether any of the last axis holds, bool [...]."""
+    return np.asarray(x.any(-1), np.bool_)
+
+
 def token_chunks(tokens: int, elements_per_token: int) -> list[slice]:
     """Return slices over the tokens that hold at most ``CHUNK_ELEMENTS`` elements each (at least one token)."""
     step = max(1, CHUNK_ELEMENTS // elements_per_token)

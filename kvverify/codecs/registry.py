@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from kvverify.codecs.codec import Codec, SlotCodec
+from kvverify.codecs.int4 import Int4Codec
+from kvverify.codecs.per_token_head import TOPS, PerTokenHeadCodec
 from kvverify.codecs.plain import GRIDS, Fp8Codec, HalfCodec
 from kvverify.codecs.turboquant import PRESETS, TurboQuantCodec
+from kvverify.codecs.ultraquant import UltraQuantCodec
 from kvverify.errors import CodecError, nearest
 from kvverify.layout.formats import ALIASES
 
@@ -15,7 +18,10 @@ CODECS: dict[str, Callable[..., Codec]] = {
     "bf16": HalfCodec,
     "fp16": HalfCodec,
     **{name: Fp8Codec for name in GRIDS if name.startswith("fp8")},
+    **dict.fromkeys(TOPS, PerTokenHeadCodec),
+    "int4_per_token_head": Int4Codec,
     **dict.fromkeys(PRESETS, TurboQuantCodec),
+    "ultraquant_4bit": UltraQuantCodec,
 }
 
 

@@ -30,9 +30,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kvverify.codecs.arrays import Bools, Bytes, Floats, every
+from kvverify.codecs.arrays import Bools, Bytes, Floats, as_slots, every
 from kvverify.codecs.codec import Pair, SlotCodec
 from kvverify.codecs.floats import E4M3, fp8_bytes, fp8_finite, fp8_floats
+from kvverify.codecs.levels import Levels, rms
 from kvverify.codecs.lloyd_max import centroids, midpoints, midpoints_from_double
 from kvverify.codecs.packing import float_bytes, floats_of, pack, unpack
 from kvverify.codecs.rotation import hadamard, lmcache_signs
@@ -108,10 +109,12 @@ class TurboQuantCodec(SlotCodec):
             return matrix
         return np.ascontiguousarray(lmcache_signs(self.head_size, self.signs_layer)[:, None] * matrix)
 
+    @property
+    def _levels(self) -> Levels:
+        return Levels(self.centroids, self.midpoints)
+
     def decode_rotated(self, slots: Any) -> Pair:
         """Return what vLLM's dequantisation kernel writes: fp16 numbers (as float32), K still in the rotated basis."""
-        from kvverify.codecs.arrays import as_slots
-
         raw = as_slots(slots, self.bytes_per_token_and_head, self._owner(slots))
         fields = {name: raw[:, :, where] for name, where in self.slices.items()}
         return Pair(self._rotated_keys(fields), self._values(fields))
@@ -205,15 +208,13 @@ class TurboQuantCodec(SlotCodec):
         return broken
 
     def _step(self, k: Floats, v: Floats) -> Pair:
-        """Return n times the middle cell's width for K (the narrowest one), s for V."""
+        """Return n times the root mean square of the cell widths at y for K, s for V."""
         _, scale = value_range(v, (1 << self.preset.value_bits) - 1)
         if self.preset.key_bits == 8:
             return Pair(E4M3.spacing(k), np.broadcast_to(scale, v.shape))
-        table = self.centroids
-        middle = len(table) // 2
-        return Pair(
-            np.broadcast_to(lengths(k) * (table[middle] - table[middle - 1]), k.shape), np.broadcast_to(scale, v.shape)
-        )
+        norm = lengths(k)
+        step = norm * rms(self._levels.width(self._unit_rotated(k, norm)))
+        return Pair(np.broadcast_to(step, k.shape), np.broadcast_to(scale, v.shape))
 
     def _bound(self, k: Floats, v: Floats) -> Pair:
         top = (1 << self.preset.value_bits) - 1
@@ -228,21 +229,12 @@ class TurboQuantCodec(SlotCodec):
         norm = lengths(k)
         rotated = self._unit_rotated(k, norm)
         shrink = np.maximum(norm / (norm + EPSILON), np.float32(2.0**-24))  # |y|: below 1 for tiny keys
-        miss = self._cell_reach(rotated) + np.float32(1e-6)  # float32 error of the rotation
+        miss = self._levels.reach(rotated) + np.float32(1e-6)  # float32 error of the rotation
         along = miss.sum(-1, keepdims=True) / np.float32(self.head_size**0.5)
         length = np.sqrt((miss * miss).sum(-1, keepdims=True))
         relative = np.minimum((along + length) / shrink, 2)
         rounding = _half_error(norm) * 2 + np.float32(self.head_size**0.5 * 2.0**-25) + norm * np.float32(2.0**-18)
         return np.broadcast_to(norm * relative + rounding, k.shape)
-
-    def _cell_reach(self, rotated: Floats) -> Floats:
-        """Return b of the module's derivation: the largest distance to the centroid inside each coordinate's cell."""
-        table, edges = self.centroids, self.midpoints
-        index = np.searchsorted(edges, rotated, side="right")
-        reach = np.empty(len(table), np.float32)
-        reach[1:-1] = np.maximum(table[1:-1] - edges[:-1], edges[1:] - table[1:-1])
-        reach[0], reach[-1] = edges[0] - table[0], table[-1] - edges[-1]
-        return np.asarray(np.maximum(reach[index], np.abs(rotated) - table[-1]), np.float32)
 
 
 def lengths(x: Floats) -> Floats:
