@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "layout": ("kvverify.cli.layout", "Show which byte of a model's KV cache is what."),
     "kernels": ("kvverify.cli.kernels", "List the copy kernels that run here, and why others do not."),
     "roundtrip": ("kvverify.cli.roundtrip", "Fuzz copy kernels and compare every byte of the allocation."),
+    "codecs": ("kvverify.cli.codecs", "Hold quantisation kernels against the reference; show what each format costs."),
     "selftest": ("kvverify.cli.selftest", "Plant every known fault and show which check kills it."),
     "replay": ("kvverify.cli.replay", "Run the sequence of a failure file again."),
     "report": ("kvverify.cli.report", "Make the reports of a run again from its events."),

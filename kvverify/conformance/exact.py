@@ -46,9 +46,11 @@ def exact(codec: TurboQuantCodec, k: NDArray[np.float32], v: NDArray[np.float32]
     scale = np.maximum((values.max(-1, keepdims=True) - low) / top, float(np.float32(1e-8)))
     position = (values - low) / scale
     magnitudes = np.abs(unit).sum(-1, keepdims=True) / size**0.5
+    # decision points are float32 means of centroids: the middle one is zero up to their rounding, on either side
+    of_points = U * float(np.abs(codec.centroids).max(initial=0.0))
     return Exact(
         rotated=unit @ codec.rotation.astype(np.float64),
-        rotated_error=np.broadcast_to((size + 8) * U * magnitudes, k.shape),
+        rotated_error=np.broadcast_to((size + 8) * U * magnitudes + of_points, k.shape),
         norm=norm,
         norm_error=(size / 2 + 4) * U * norm + 1e-30,
         position=position,
@@ -110,7 +112,7 @@ def forgiven(
             out[..., where] = pack(np.where(allowed, indices[1], indices[0]), bits[name])
         else:
             exact_value, error = (e.norm, e.norm_error) if name == "k_norm" else (e.scale, e.scale_error)
-            allowed = (want != got).any(-1, keepdims=True) & _fp16_allowed(
+            allowed = (want != got).any(-1, keepdims=True) & fp16_allowed(
                 floats_of(got, "<f2")[..., None], exact_value, error
             )
             out[..., where] = np.where(allowed, got, want)
@@ -128,7 +130,7 @@ def _index_allowed(codec: TurboQuantCodec, name: str, e: Exact, index: Bytes) ->
     )
 
 
-def _fp16_allowed(found: NDArray[np.float32], value: Doubles, error: Doubles) -> NDArray[np.bool_]:
+def fp16_allowed(found: NDArray[np.float32], value: Doubles, error: Doubles) -> NDArray[np.bool_]:
     """May this fp16 number be the rounding of ``value``, known up to ``error``?"""
     low, high = (value - error).astype(np.float16), (value + error).astype(np.float16)
     return (found >= low.astype(np.float32)) & (found <= high.astype(np.float32))
@@ -142,11 +144,11 @@ def decoded_allowed(
     index = unpack(fields["v"], preset.value_bits, size).astype(np.float64)
     scale, low = (floats_of(fields[name], "<f2").astype(np.float64)[..., None] for name in ("v_scale", "v_min"))
     value = index * scale + low
-    values = _fp16_allowed(found[1].astype(np.float32), value, 4 * U * (np.abs(index * scale) + np.abs(low)))
+    values = fp16_allowed(found[1].astype(np.float32), value, 4 * U * (np.abs(index * scale) + np.abs(low)))
     if preset.key_bits == 8:
         return np.zeros(found[0].shape, np.bool_), values
     chosen = codec.centroids.astype(np.float64)[unpack(fields["k"], preset.key_bits, size)]
     if preset.norm_correction:
         chosen = chosen / np.sqrt((chosen * chosen).sum(-1, keepdims=True) + 1e-16)
     key = floats_of(fields["k_norm"], "<f2").astype(np.float64)[..., None] * chosen
-    return _fp16_allowed(found[0].astype(np.float32), key, (size + 8) * U * np.abs(key)), values
+    return fp16_allowed(found[0].astype(np.float32), key, (size + 8) * U * np.abs(key)), values

@@ -12,12 +12,14 @@ from rich.text import Text
 from kvverify.events import (
     BatchFinished,
     CampaignStarted,
+    CodecCompared,
     Event,
     FailureFound,
     FaultPlanted,
     KernelProbed,
     ProblemMet,
     RunStarted,
+    differs,
 )
 from kvverify.report.words import duration, plural, printable, size
 
@@ -100,6 +102,8 @@ class LiveConsole:
                 self._failure(event)
             case FaultPlanted():
                 self._fault(event)
+            case CodecCompared():
+                self._comparison(event)
             case ProblemMet():
                 self._say(f"problem in {event.where}: {event.problem}", "yellow")
             case _:
@@ -128,8 +132,9 @@ class LiveConsole:
         self._task = self._progress.add_task("starting", total=total, done="")
         self._progress.start()
 
-    def _advance(self, count: int, event: BatchFinished | FaultPlanted) -> None:
+    def _advance(self, count: int, event: BatchFinished | FaultPlanted | CodecCompared) -> None:
         self._done += count
+        who = event.library if isinstance(event, CodecCompared) else event.kernel
         elapsed = max(0.0, event.at - (self._began or event.at))
         # the share that was done before an interruption took none of this attempt's time
         now = self._done - self._at_start
@@ -138,18 +143,25 @@ class LiveConsole:
         done += f", {size(self._bytes)} compared"
         if self._progress is not None and self._task is not None:
             share, whole = (elapsed, self._budget_s) if self._budget_s is not None else (float(now), total)
-            self._progress.update(self._task, description=event.kernel, completed=share, total=whole, done=done)
+            self._progress.update(self._task, description=who, completed=share, total=whole, done=done)
         elif event.at - self._told >= PLAIN_EVERY_S:
             self._told = event.at
             left = time_left(elapsed, now, total)
             if self._budget_s is not None:
                 left = max(0.0, self._budget_s - elapsed)
-            self._say(f"{event.kernel}: {done}" + (f", {duration(left)} left" if left is not None else ""))
+            self._say(f"{who}: {done}" + (f", {duration(left)} left" if left is not None else ""))
 
     def _failure(self, event: FailureFound) -> None:
         if (event.kernel, event.fingerprint) not in self._seen_failures:
             self._seen_failures.add((event.kernel, event.fingerprint))
             self._say(f"FAIL {event.kernel} on {event.layout}, step {event.step}: {event.headline}", "bold red")
+
+    def _comparison(self, event: CodecCompared) -> None:
+        self._bytes += event.compared_bytes
+        if differs(event):
+            place = f"{event.library} {event.format}, head size {event.head_size}, {event.what}"
+            self._say(f"FAIL {place}: {event.headline}", "bold red")
+        self._advance(1 if self._unit == "comparison" else 0, event)
 
     def _fault(self, event: FaultPlanted) -> None:
         why = event.by or event.reason

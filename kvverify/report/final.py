@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvverify.events import EXIT_CODES, Verdict
+from kvverify.events import EXIT_CODES, Verdict, differs
 from kvverify.report.summary import Failure, Summary
 from kvverify.report.words import duration, plural, printable, size
 
@@ -36,6 +36,9 @@ def print_summary(summary: Summary, run: Path, report: Path | None = None, file:
         console = Console(file=file, highlight=False, markup=False, width=1000)  # a pipe has no width to fold to
     for kernel in summary.mixes:
         console.print(_coverage(summary, kernel))
+        console.print()
+    if summary.comparisons:
+        console.print(_comparison_table(summary))
         console.print()
     if summary.faults:
         console.print(_kill_table(summary))
@@ -65,6 +68,14 @@ def verdict_line(summary: Summary) -> str:
         faults = f"{killed} of {plural(len(summary.faults), 'fault')} killed, {outcomes.count('survived')} survived; "
     else:
         faults = ""
+    if summary.comparisons:
+        kernels = sum(k.compared_bytes > 0 for k in summary.kernels)
+        near = sum(e.near_midpoint for e in summary.comparisons)
+        open_ = f", {plural(near, 'number')} within float32 error of a decision point" if near else ""
+        return (
+            f"{summary.verdict}: {plural(len(summary.comparisons), 'comparison')}, {size(summary.compared_bytes)} compared "
+            f"with {plural(kernels, 'kernel')} in {duration(summary.seconds)}{open_}"
+        )
     return (
         f"{summary.verdict}: {faults}{plural(summary.sequences, 'sequence')}, {size(summary.compared_bytes)} compared "
         f"with {plural(sum(k.sequences > 0 for k in summary.kernels), 'kernel')} in {duration(summary.seconds)}"
@@ -107,6 +118,7 @@ def summary_json(summary: Summary, run: Path) -> dict[str, Any]:
         "refused": summary.refused,
         "failures": [_failure_json(f, run) for f in summary.failures],
         "faults": [dataclasses.asdict(e) for row in summary.faults.values() for e in row.values()],
+        "comparisons": [dataclasses.asdict(e) for e in summary.comparisons],
         "not_covered": summary.not_covered,
     }
 
@@ -154,6 +166,38 @@ def _kill_table(summary: Summary) -> Table:
             style = "bold red" if e and e.outcome == "survived" else ""
             cells.append(Text(fault_cell(e.outcome, e.by, e.reason, e.examples, e.seconds) if e else "–", style))
         table.add_row(Text(printable(f"{fault} {name}")), *cells)
+    return table
+
+
+def comparison_rows(summary: Summary) -> list[list[str]]:
+    """Return library, format, head size, operation, bytes compared, bytes that differ, numbers near a midpoint, remark."""
+    return [
+        [
+            *(e.library, e.format, str(e.head_size), e.what),
+            *(f"{e.compared_bytes:,}", f"{e.different_bytes:,}", f"{e.near_midpoint:,}"),
+            printable(e.headline or e.note),
+        ]
+        for e in summary.comparisons
+    ]
+
+
+COMPARISON_HEAD = ["library", "format", "head size", "operation", "bytes", "differ", "near midpoint", "remark"]
+
+
+def _comparison_table(summary: Summary) -> Table:
+    """Bytes compared with the reference: a row for each library and format, a column for each head size."""
+    sizes = sorted({e.head_size for e in summary.comparisons})
+    table = Table(title="Bytes compared with the reference codecs", title_justify="left", box=None)
+    table.add_column("library")
+    table.add_column("format")
+    for heading in [*(f"head size {n}" for n in sizes), "differ", "near midpoint"]:
+        table.add_column(heading, justify="right")
+    for library, fmt in dict.fromkeys((e.library, e.format) for e in summary.comparisons):
+        row = [e for e in summary.comparisons if (e.library, e.format) == (library, fmt)]
+        cells = [f"{sum(e.compared_bytes for e in row if e.head_size == n):,}" for n in sizes]
+        counts = [f"{sum(e.different_bytes for e in row):,}", f"{sum(e.near_midpoint for e in row):,}"]
+        style = "bold red" if any(differs(e) for e in row) else ""
+        table.add_row(*(Text(printable(text), style) for text in [library, fmt, *cells, *counts]))
     return table
 
 

@@ -7,7 +7,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvverify.report.final import detail_lines, fault_cell, replay_command, verdict_line
+from kvverify.report.final import (
+    COMPARISON_HEAD,
+    comparison_rows,
+    detail_lines,
+    fault_cell,
+    replay_command,
+    verdict_line,
+)
 from kvverify.report.summary import Summary
 from kvverify.report.words import duration, printable, size, utc
 
@@ -33,6 +40,8 @@ def render_html(summary: Summary, run: Path) -> str:
         fault_kernels=list(dict.fromkeys(k for row in summary.faults.values() for k in row)),
         step_kernels=[k.kernel for k in summary.kernels if k.sequences],
         most_sequences=most_sequences,
+        comparison_head=COMPARISON_HEAD,
+        comparison_rows=comparison_rows(summary),
     )
 
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from kvverify.events import FaultPlanted, Verdict
+from kvverify.events import CodecCompared, FaultPlanted, Verdict, differs
 from kvverify.report.final import detail_lines, replay_command
 from kvverify.report.summary import Case, Failure, Summary
 from kvverify.report.words import utc
@@ -31,6 +31,8 @@ def junit_xml(summary: Summary, run: Path) -> str:
         ET.SubElement(properties, "property", name="seed", value=str(summary.start.seed))
     for case in summary.cases:
         _add_case(suite, case, run)
+    for compared in summary.comparisons:
+        _add_comparison(suite, compared)
     for (fault, name), row in summary.faults.items():
         killed = any(e.outcome == "killed" for e in row.values())
         for event in row.values():
@@ -69,6 +71,15 @@ def _failure_text(failure: Failure, run: Path) -> str:
     event = failure.event
     place = f"{event.kind} at step {event.step}" + (f", found {failure.times} times" if failure.times > 1 else "")
     return "\n".join([event.headline, place, *detail_lines(failure), replay_command(run, failure)])
+
+
+def _add_comparison(suite: ET.Element, event: CodecCompared) -> None:
+    name = f"{event.format}, head size {event.head_size}, {event.what}"
+    element = _testcase(suite, f"kvverify.codecs.{event.library}", name, event.seconds)
+    if differs(event):
+        ET.SubElement(element, "failure", message=_xml(event.headline), type="differs").text = _xml(event.note)
+    numbers = f"{event.compared_bytes} bytes compared, {event.near_midpoint} numbers within float32 error of a midpoint"
+    ET.SubElement(element, "system-out").text = numbers
 
 
 def _add_fault(suite: ET.Element, fault: str, event: FaultPlanted, *, killed_elsewhere: bool) -> None:

@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kvverify.report.final import detail_lines, fault_cell, replay_command, verdict_line
+from kvverify.report.final import (
+    COMPARISON_HEAD,
+    comparison_rows,
+    detail_lines,
+    fault_cell,
+    replay_command,
+    verdict_line,
+)
 from kvverify.report.summary import Failure, KernelRow, Summary
 from kvverify.report.words import printable, size
 
@@ -32,6 +39,8 @@ def render_markdown(summary: Summary, run: Path) -> str:
         head = ["kernel", "library", "layouts", "sequences", "steps", "compared", "moved", "failures"]
         parts += ["## Kernels", _table(head, [_kernel(k) for k in summary.kernels])]
     parts += _coverage(summary)
+    if summary.comparisons:
+        parts += ["## Reference codecs", _table(COMPARISON_HEAD, comparison_rows(summary))]
     if summary.faults:
         parts += ["## Planted faults", _kill_table(summary)]
     parts += ["## Not covered", _list(summary.not_covered) if summary.not_covered else "Nothing that was asked for."]

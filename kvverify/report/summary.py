@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from kvverify.events import (
     BatchFinished,
     CampaignStarted,
+    CodecCompared,
     Event,
     FailureFound,
     FaultPlanted,
@@ -19,6 +20,7 @@ from kvverify.events import (
     RunStarted,
     Verdict,
     compared_something,
+    differs,
     reasons,
     verdict_of,
 )
@@ -94,7 +96,7 @@ class Summary:
 
     ``coverage`` has one row for each KV format, so a batch with several formats counts in several rows; ``mixes`` has one row
     for each set of formats that met in one layout, so its cells add up to the total. ``faults`` maps (id, name) of a planted
-    fault to its outcome by kernel.
+    fault to its outcome by kernel; ``comparisons`` are those with reference codecs, in order.
     """
 
     verdict: Verdict
@@ -111,6 +113,7 @@ class Summary:
     refused: dict[str, dict[str, str]]
     failures: list[Failure]
     faults: dict[tuple[str, str], dict[str, FaultPlanted]]
+    comparisons: list[CodecCompared]
     not_covered: list[str]
 
     @property
@@ -154,7 +157,8 @@ def summarise(events: Iterable[Event]) -> Summary:
         refused={c.kernel: dict(c.refused) for c in campaigns.values() if c.refused},
         failures=failures,
         faults=faults,
-        not_covered=_not_covered(why, campaigns, cases, batches, faults),
+        comparisons=of_type(seen, CodecCompared),
+        not_covered=[*_not_covered(why, campaigns, cases, batches, faults), *_libraries_left_out(seen)],
     )
 
 
@@ -233,6 +237,11 @@ def _kernel_rows(
         met.setdefault(batch.kernel, set()).add(batch.layout)
     for failure in failures:
         rows.setdefault(failure.event.kernel, KernelRow(failure.event.kernel)).failures += 1
+    for compared in of_type(seen, CodecCompared):
+        row = rows.setdefault(compared.library, KernelRow(compared.library))
+        row.compared_bytes += compared.compared_bytes
+        row.seconds += compared.seconds
+        row.failures += differs(compared)
     for kernel, layouts in met.items():
         rows[kernel].met = len(layouts)
     return list(rows.values())
@@ -291,6 +300,14 @@ def _seconds(seen: list[Event]) -> float:
         if isinstance(e, RunFinished):
             total, start = total + e.seconds, None
     return max(0.0, total + (last - start if start is not None else 0.0))
+
+
+def _libraries_left_out(seen: list[Event]) -> list[str]:
+    """Return the libraries whose comparisons nobody asked for by name and that did not run."""
+    if not of_type(seen, CodecCompared):
+        return []
+    probes = {e.kernel: e for e in of_type(seen, KernelProbed)}
+    return [f"{e.kernel} did not run: {e.reason}" for e in probes.values() if not e.available and not e.requested]
 
 
 def _not_covered(

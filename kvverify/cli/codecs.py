@@ -1,0 +1,123 @@
+"""``kvverify codecs``: hold real quantisation kernels against the reference, and show what each format costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvverify.cli.options import json_option, out_option, seed_option, sources
+from kvverify.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvverify.conformance.verify import Plan
+    from kvverify.report.folder import RunFolder
+
+
+@click.group("codecs")
+def command() -> None:
+    """Check the KV formats themselves: do real kernels encode and decode as they should, and what does each format cost?"""
+
+
+@command.command("verify")
+@click.option("--preset", "presets", multiple=True, metavar="P", help="Only this TurboQuant preset; repeatable.")
+@click.option(
+    "--head-size",
+    "head_sizes",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only this head size; repeatable.",
+)
+@click.option(
+    "--library", "libraries", multiple=True, metavar="L", help="vllm or lmcache; repeatable. Both, if not given."
+)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the kernels run."
+)
+@out_option
+@seed_option
+@json_option
+@click.pass_context
+def verify_command(context: click.Context, /, **given: Any) -> int:
+    """Hold vLLM's TurboQuant kernels and LMCache's serdes against the reference codecs.
+
+    Stored bytes must be the reference's, decoded numbers bit-equal. On a GPU, where the order of additions is open, a stored
+    number may differ where the exact value lies within float32 error of a decision point; those are counted.
+    """
+    from kvverify.report.folder import RunFolder
+
+    plan = _plan(given)
+    return _run_verify(context, RunFolder.create(given["out"], "codecs-verify"), plan, as_json=given["as_json"])
+
+
+def _plan(given: dict[str, Any]) -> Plan:
+    import secrets
+
+    from kvverify.codecs.turboquant import PRESETS
+    from kvverify.conformance.verify import HEAD_SIZES, LIBRARIES, Plan
+    from kvverify.errors import nearest
+    from kvverify.layout.formats import slot_format
+
+    stored = [name for name in PRESETS if not name.endswith("_soa")]
+    for words, valid, option in ((given["presets"], stored, "--preset"), (given["libraries"], LIBRARIES, "--library")):
+        for word in words:
+            if word not in valid:
+                raise UsageError(f"{option}: no {word!r}; {nearest(word, valid)}")
+    presets = tuple(dict.fromkeys(given["presets"])) or tuple(stored)
+    head_sizes = tuple(dict.fromkeys(given["head_sizes"])) or HEAD_SIZES
+    for preset in presets:
+        for head_size in head_sizes:
+            slot_format(preset).parts(1, head_size)  # refuses what no engine stores
+    for head_size in head_sizes:
+        if head_size & (head_size - 1) or head_size < 8:
+            raise UsageError(f"--head-size {head_size}: the kernels take powers of two from 8 on, such as 64, 128, 256")
+    return Plan(
+        presets=presets,
+        head_sizes=head_sizes,
+        libraries=tuple(dict.fromkeys(given["libraries"])) or LIBRARIES,
+        named=frozenset(given["libraries"] or ["vllm"]),
+        device=given["device"],
+        seed=secrets.randbits(32) if given["seed"] is None else given["seed"],
+    )
+
+
+def _run_verify(context: click.Context, folder: RunFolder, plan: Plan, *, as_json: bool) -> int:
+    import dataclasses
+    import time
+
+    import kvverify
+    from kvverify.conformance.verify import verify
+    from kvverify.events import EXIT_CODES, EXIT_INTERRUPTED, RunFinished, RunStarted
+    from kvverify.report.console import LiveConsole
+    from kvverify.report.files import write_reports
+    from kvverify.report.final import json_line, print_summary, summary_json
+    from kvverify.report.log import EventBus, EventWriter
+    from kvverify.report.summary import summarise
+    from kvverify.roundtrip.record import run_record
+
+    options = {
+        "presets": list(plan.presets),
+        "head_sizes": list(plan.head_sizes),
+        "libraries": list(plan.libraries),
+        "named": sorted(plan.named),
+        "device": plan.device,
+    }
+    bus = EventBus([EventWriter(folder), LiveConsole(total=plan.comparisons, unit="comparison")])
+    began, interrupted = time.monotonic(), False
+    try:
+        bus.emit(RunStarted(command="codecs verify", version=kvverify.__version__, seed=plan.seed, options=options))
+        try:
+            verify(dataclasses.replace(plan, logs=folder.path), bus.emit)
+        except KeyboardInterrupt:
+            interrupted = True
+        bus.emit(RunFinished(seconds=time.monotonic() - began, interrupted=interrupted))
+    finally:
+        bus.close()
+    folder.write_run_json(run_record(bus.events, options, sources(context)))
+    summary = summarise(bus.events)
+    write_reports(summary, folder)
+    print_summary(summary, folder.path, folder.html)
+    if as_json:
+        click.echo(json_line(summary_json(summary, folder.path)))
+    return EXIT_INTERRUPTED if interrupted else EXIT_CODES[summary.verdict]
