@@ -23,12 +23,12 @@ def pack(index: NDArray[Any], bits: int) -> Bytes:
     missing = -codes.shape[-1] % per_group
     if missing:
         codes = np.concatenate([codes, np.zeros((*codes.shape[:-1], missing), np.uint8)], -1)
-    groups = codes.reshape(*codes.shape[:-1], -1, per_group)
+    groups = codes.reshape(*codes.shape[:-1], codes.shape[-1] // per_group, per_group)
     size = -(-index.shape[-1] * bits // 8)
     if bits == 3:
         word = sum(groups[..., i].astype(np.uint32) << (3 * i) for i in range(8))
         octets = np.stack([word & 255, word >> 8 & 255, word >> 16], -1).astype(np.uint8)
-        return np.ascontiguousarray(octets.reshape(*codes.shape[:-1], -1)[..., :size])
+        return np.ascontiguousarray(octets.reshape(*codes.shape[:-1], 3 * groups.shape[-2])[..., :size])
     packed = groups[..., 0].copy()
     for i in range(1, per_group):
         packed |= groups[..., i] << np.uint8(bits * i)
@@ -44,13 +44,13 @@ def unpack(data: Bytes, bits: int, count: int) -> Bytes:
         missing = -data.shape[-1] % 3
         if missing:
             data = np.concatenate([data, np.zeros((*data.shape[:-1], missing), np.uint8)], -1)
-        octets = data.reshape(*data.shape[:-1], -1, 3).astype(np.uint32)
+        octets = data.reshape(*data.shape[:-1], data.shape[-1] // 3, 3).astype(np.uint32)
         word = octets[..., 0] | octets[..., 1] << 8 | octets[..., 2] << 16
         out = np.stack([(word >> (3 * i)) & 7 for i in range(8)], -1).astype(np.uint8)
     else:
         mask = np.uint8((1 << bits) - 1)
         out = np.stack([(data >> np.uint8(shift)) & mask for shift in range(0, 8, bits)], -1)
-    return out.reshape(*data.shape[:-1], -1)[..., :count]
+    return out.reshape(*data.shape[:-1], out.shape[-2] * out.shape[-1])[..., :count]
 
 
 def float_bytes(x: Floats, dtype: str) -> Bytes:

@@ -7,6 +7,8 @@ from typing import Any
 
 from kvverify.codecs.codec import Codec, SlotCodec
 from kvverify.codecs.int4 import Int4Codec
+from kvverify.codecs.kivi import KiviCodec
+from kvverify.codecs.kvquant import NonUniformCodec
 from kvverify.codecs.per_token_head import TOPS, PerTokenHeadCodec
 from kvverify.codecs.plain import GRIDS, Fp8Codec, HalfCodec
 from kvverify.codecs.turboquant import PRESETS, TurboQuantCodec
@@ -22,6 +24,8 @@ CODECS: dict[str, Callable[..., Codec]] = {
     "int4_per_token_head": Int4Codec,
     **dict.fromkeys(PRESETS, TurboQuantCodec),
     "ultraquant_4bit": UltraQuantCodec,
+    "kivi": KiviCodec,
+    "kvquant_cached": NonUniformCodec,
 }
 
 

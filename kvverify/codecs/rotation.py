@@ -32,16 +32,20 @@ def butterflies(x: Floats, *, scale: float = 1.0) -> Floats:
     The order of additions is that of both vLLM's int4 (scale 1) and UltraQuant (scale 1/sqrt(2)) kernels: strides 1, 2, 4, ...
     """
     size = x.shape[-1]
-    factor = np.float32(scale)
+    columns = np.ascontiguousarray(
+        x.reshape(-1, size).T
+    )  # long inner loops: a stage works on whole rows of [size, vectors]
+    spare = np.empty_like(columns)
     stride = 1
     while stride < size:
-        halves = x.reshape(*x.shape[:-1], size // (2 * stride), 2, stride)
-        even, odd = halves[..., 0, :], halves[..., 1, :]
-        x = np.stack([even + odd, even - odd], axis=-2).reshape(x.shape)
+        halves, out = (a.reshape(size // (2 * stride), 2, stride, -1) for a in (columns, spare))
+        np.add(halves[:, 0], halves[:, 1], out=out[:, 0])
+        np.subtract(halves[:, 0], halves[:, 1], out=out[:, 1])
         if scale != 1.0:
-            x *= factor
+            spare *= np.float32(scale)
+        columns, spare = spare, columns
         stride *= 2
-    return x
+    return np.ascontiguousarray(columns.T).reshape(x.shape)
 
 
 @lru_cache(maxsize=64)
