@@ -7,12 +7,12 @@ wrong cell of a field, never on a majority.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kvverify.codecs.arrays import Bools, Bytes, Floats
+from kvverify.codecs.arrays import Bytes, Floats
 from kvverify.codecs.codec import SlotCodec
 from kvverify.codecs.packing import floats_of, unpack
 from kvverify.errors import CodecError
@@ -33,7 +33,7 @@ class FieldDifference:
     head: int
     expected: bytes
     found: bytes
-    hints: tuple[str, ...] = field(default=())
+    hints: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Say it in one line."""

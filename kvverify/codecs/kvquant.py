@@ -137,7 +137,7 @@ class NonUniformCodec(Codec):
                 f"{self.name}: {what} holds {np.abs(x).max():g}; outliers and ranges are fp16, at most 65504"
             )
         parts = [_range_and_outliers(head, outliers) for head in x]  # a head at a time bounds the temporaries
-        low, scale = (np.stack([part[i] for part in parts]) for i in (0, 1))
+        low, scale = np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
         at = np.stack([part[2] for part in parts])
         thin = max(1, x.size // SAMPLE)
         vectors = _Vectors(x, low, scale, at, _NO_LEVELS)
