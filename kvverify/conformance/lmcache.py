@@ -232,7 +232,7 @@ class _TurboQuant:
             lenient = np.array(rows.cancelling) | (not self.interpreted)
             want[lenient] = allowed[lenient]
             near += int(moved[lenient].sum())
-            part = compare_slots(want, found, codec.slices, rows.names, left_out=left_out)
+            part = compare_slots(codec, want, found, rows.names, left_out=left_out)
             parts.append(_in_layer(part, codec))
         note = "fp8 key bytes left out: the interpreter's fp8 cast is not exact" if left_out else ""
         return joined(*parts), near, note

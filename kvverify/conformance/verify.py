@@ -17,6 +17,7 @@ from kvverify.events import CodecCompared, Event, KernelProbed
 
 LIBRARIES = ("vllm", "lmcache")
 HEAD_SIZES = (64, 128, 256)
+CHILD = ["-m", "kvverify.conformance.child"]
 SILENCE_S = 300.0  # the longest that one comparison, or importing an engine on a busy machine, may take
 
 
@@ -95,7 +96,7 @@ def _child(plan: Plan, library: str) -> Iterator[dict[str, Any]]:
     log = plan.logs / f"{library}.log" if plan.logs else Path(os.devnull)
     with log.open("ab") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kvverify.conformance.child", json.dumps(request)],
+            [sys.executable, *CHILD, json.dumps(request)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -108,17 +108,12 @@ class VllmTurboQuant:
         slot_bytes = sum(preset.sizes(head_size).values())
         blocks = -(-(max(slots) + 1) // BLOCK_TOKENS)
         cache = torch.full((blocks, BLOCK_TOKENS, heads, slot_bytes), CANARY, dtype=torch.uint8, device=self.device)
-        self._store_module.triton_turboquant_store(
-            keys.to(self.device),
-            values.to(self.device),
+        self.launch_store(
+            preset,
+            (keys.to(self.device), values.to(self.device)),
             cache,
             torch.tensor(slots, dtype=torch.int32, device=self.device),
-            rotation.to(self.device),
-            midpoints.to(self.device),
-            mse_bits=preset.index_bits,
-            key_packed_size=preset.key_bytes(head_size),
-            value_quant_bits=preset.value_bits,
-            key_fp8=preset.key_fp8,
+            (rotation.to(self.device), midpoints.to(self.device)),
         )
         flat = cache.cpu().reshape(-1, heads, slot_bytes)
         named = torch.tensor([slot for slot in slots if slot >= 0])
@@ -136,7 +131,6 @@ class VllmTurboQuant:
         Blocks lie in reverse order behind the block table, so that a kernel that ignores it cannot pass.
         """
         tokens, heads, slot_bytes = slots.shape
-        sizes = preset.sizes(head_size)
         blocks = -(-tokens // BLOCK_TOKENS)
         cache = torch.zeros((blocks * BLOCK_TOKENS, heads, slot_bytes), dtype=torch.uint8)
         cache[:tokens] = slots
@@ -144,10 +138,45 @@ class VllmTurboQuant:
         table = torch.arange(blocks - 1, -1, -1, dtype=torch.int32, device=self.device)[None]
         k = torch.full((1, heads, tokens, head_size), float("nan"), dtype=torch.float16, device=self.device)
         v = torch.full_like(k, float("nan"))
+        self.launch_dequant(preset, cache, table, centroids.to(self.device), (k, v))
+        return k[0].transpose(0, 1).cpu(), v[0].transpose(0, 1).cpu()
+
+    def launch_store(
+        self,
+        preset: TurboQuantPreset,
+        kv: tuple[torch.Tensor, torch.Tensor],
+        cache: torch.Tensor,
+        slots: torch.Tensor,
+        tables: tuple[torch.Tensor, torch.Tensor],
+    ) -> None:
+        """Enqueue the store of K and V [tokens, heads, head_size] with rotation and midpoints, all on the device."""
+        self._store_module.triton_turboquant_store(
+            *kv,
+            cache,
+            slots,
+            *tables,
+            mse_bits=preset.index_bits,
+            key_packed_size=preset.key_bytes(kv[0].shape[-1]),
+            value_quant_bits=preset.value_bits,
+            key_fp8=preset.key_fp8,
+        )
+
+    def launch_dequant(
+        self,
+        preset: TurboQuantPreset,
+        cache: torch.Tensor,
+        table: torch.Tensor,
+        centroids: torch.Tensor,
+        out: tuple[torch.Tensor, torch.Tensor],
+    ) -> None:
+        """Enqueue the dequantisation of all tokens behind the block table into fp16 K and V [1, heads, tokens, head_size]."""
+        k, v = out
+        _, heads, tokens, head_size = k.shape
+        sizes = preset.sizes(head_size)
         self._dequant_module._tq_full_dequant_kv[(tokens, heads)](
             cache,
             table,
-            centroids.to(self.device),
+            centroids,
             k,
             v,
             *k.stride()[:3],
@@ -168,7 +197,6 @@ class VllmTurboQuant:
             FP8_E4B15=0 if self.fp8_is_e4m3 else 1,
             num_warps=4,
         )
-        return k[0].transpose(0, 1).cpu(), v[0].transpose(0, 1).cpu()
 
     def provenance(self) -> dict[str, Any]:
         """Versions of vLLM and Triton, digests of both kernel modules, and what ran them."""
