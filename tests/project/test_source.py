@@ -125,4 +125,4 @@ def test_the_third_party_packages_are_pinned_exactly() -> None:
     ]
     requirements = [line for line in lines if line]
     assert requirements
-    assert [r for r in requirements if not re.fullmatch(r"[A-Za-z0-9_-]+==[0-9.]+", r)] == []
+    assert [r for r in requirements if not re.fullmatch(r"[A-Za-z0-9_-]+==[0-9.]+(b[0-9]+)?", r)] == []
