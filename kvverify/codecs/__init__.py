@@ -1,6 +1,6 @@
 """Reference numerics of the KV formats: readable encoders and decoders, and what each format costs (numpy).
 
-``codec("turboquant_4bit_nc", 128)`` gives one; see :mod:`kvverify.codecs.codec` for the interface. Importing the package does
+``codec("turboquant_4bit_nc", 128)`` gives one; see :mod:`kvverify.codecs.interface` for the interface. Importing the package does
 not import numpy.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvverify.codecs.codec import Codec
+    from kvverify.codecs.interface import Codec
 
 __all__ = ["codec", "codec_names"]
 

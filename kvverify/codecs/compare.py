@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kvverify.codecs.arrays import Bytes, Floats
-from kvverify.codecs.codec import SlotCodec
+from kvverify.codecs.interface import SlotCodec
 from kvverify.codecs.packing import floats_of, unpack
 from kvverify.errors import CodecError
 from kvverify.layout.formats import Part
@@ -85,7 +85,8 @@ def _difference(
     token, head = (int(i[0]) for i in np.nonzero(cells))
     hints = [*_places(part, left, right), *_bytewise(expected, found)]
     if part.role is Role.SCALE:
-        hints += _numbers(expected, found, part.length)
+        exponents = part.length not in (2, 4) or (codec is not None and codec.exponent_scales)
+        hints += _exponents(expected, found) if exponents else _numbers(expected, found, part.length)
     if codec is not None and part.role is Role.DATA:
         hints += _indices(expected, found, _bits(part, codec.head_size), codec.head_size)
     return FieldDifference(
@@ -141,9 +142,6 @@ def _bytewise(expected: Bytes, found: Bytes) -> Iterator[str]:
 
 def _numbers(expected: Bytes, found: Bytes, length: int) -> Iterator[str]:
     """Explain fp16 and fp32 fields by arithmetic."""
-    if length not in (2, 4):
-        yield from _exponents(expected, found)
-        return
     dtype, unsigned = ("<f2", "<u2") if length == 2 else ("<f4", "<u4")
     before, after = floats_of(expected, dtype), floats_of(found, dtype)
     wrong = (expected != found).any(-1)

@@ -25,8 +25,8 @@ from typing import ClassVar
 import numpy as np
 
 from kvverify.codecs.arrays import Bools, Bytes, Floats
-from kvverify.codecs.codec import Pair, SlotCodec
 from kvverify.codecs.floats import BF16, FP16, bf16_bytes, bf16_floats
+from kvverify.codecs.interface import Pair, SlotCodec
 from kvverify.codecs.packing import float_bytes, floats_of, pack, unpack
 from kvverify.codecs.rotation import inverse_rht, rht, rht_block
 from kvverify.errors import CodecError, nearest
@@ -83,10 +83,17 @@ class Int4Codec(SlotCodec):
         return bf16_floats(bf16_bytes(y)) if self.model_dtype == "bf16" else y
 
     def invalid(self, fields: Mapping[str, Bytes]) -> dict[str, Bools]:
-        """Return cells whose scale is below 1e-6 (four low bits aside) or not finite; nibbles and zero points promise nothing."""
+        """Return broken promises: scales finite and at least 1e-6 (four low bits aside), and indices that span the range.
+
+        Where the zero point was not clamped, lowest and highest index lie at least 14 apart. UltraQuant slots of the same size keep both promises.
+        """
         broken: dict[str, Bools] = {}
         for name in ("k", "v"):
             scale = floats_of(fields[f"{name}_scale"], "<f4")
+            index = unpack(fields[name], 4, self.head_size).astype(np.int16)
+            zero = fields[f"{name}_scale"][..., 0] & 15
+            clamped = (zero == 0) | (zero == 15) | (scale < FLOOR * np.float32(1.001))
+            broken[f"{name.upper()} indices span less than 14"] = ~clamped & (index.max(-1) - index.min(-1) < 14)
             broken[f"{name.upper()} scale below 1e-6 or not finite"] = ~(
                 (scale >= FLOOR * (1 - 2.0**-19)) & np.isfinite(scale)
             )

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from kvverify.codecs.arrays import Bytes, Floats, pair
-from kvverify.codecs.codec import Codec, Encoded, Pair, require_own
 from kvverify.codecs.floats import BF16, FP16, Grid, bf16_bytes, bf16_floats
+from kvverify.codecs.interface import Codec, Encoded, Pair, require_own
 from kvverify.codecs.packing import float_bytes, floats_of, pack, unpack
 from kvverify.errors import CodecError
 from kvverify.layout.sequences import KiviGeometry

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvverify.codecs.arrays import Bools, Bytes, Floats, pair
-from kvverify.codecs.codec import Codec, Encoded, Pair, require_own
 from kvverify.codecs.floats import FP16
+from kvverify.codecs.interface import Codec, Encoded, Pair, require_own
 from kvverify.codecs.levels import Levels
 from kvverify.codecs.packing import float_bytes, floats_of, pack, unpack
 from kvverify.errors import CodecError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kvverify.codecs.arrays import Bytes, as_slots
-from kvverify.codecs.codec import SlotCodec
+from kvverify.codecs.interface import SlotCodec
 from kvverify.errors import CodecError
 from kvverify.layout.placement import Field
 from kvverify.layout.row import LayerSpec, content_fields, dense_strides

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kvverify.codecs.arrays import Bools, Bytes, Floats, every, pair
-from kvverify.codecs.codec import Pair, SlotCodec
 from kvverify.codecs.floats import (
     BF16,
     E4M3,
@@ -22,6 +21,7 @@ from kvverify.codecs.floats import (
     fp8_finite,
     fp8_floats,
 )
+from kvverify.codecs.interface import Pair, SlotCodec
 from kvverify.errors import CodecError
 
 GRIDS = {grid.name: grid for grid in (BF16, FP16, E4M3, E5M2)}

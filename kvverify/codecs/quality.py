@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvverify.codecs.arrays import Floats, as_float32, pair
-from kvverify.codecs.codec import Codec, Pair
+from kvverify.codecs.interface import Codec, Pair
 from kvverify.errors import CodecError
 
 Doubles = NDArray[np.float64]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
-from kvverify.codecs.codec import Codec, SlotCodec
 from kvverify.codecs.int4 import Int4Codec
+from kvverify.codecs.interface import Codec, SlotCodec
 from kvverify.codecs.kivi import KiviCodec
 from kvverify.codecs.kvquant import NonUniformCodec
 from kvverify.codecs.per_token_head import TOPS, PerTokenHeadCodec
@@ -16,7 +16,7 @@ from kvverify.codecs.ultraquant import UltraQuantCodec
 from kvverify.errors import CodecError, nearest
 from kvverify.layout.formats import ALIASES
 
-CODECS: dict[str, Callable[..., Codec]] = {
+CODECS: dict[str, type[Codec]] = {
     "bf16": HalfCodec,
     "fp16": HalfCodec,
     **{name: Fp8Codec for name in GRIDS if name.startswith("fp8")},
@@ -45,7 +45,7 @@ def codec(name: str, head_size: int, **options: Any) -> Codec:
     if word not in CODECS:
         raise CodecError(f"no codec {name!r}; {nearest(word, CODECS)}")
     kind = CODECS[word]
-    known = [f for f in getattr(kind, "__dataclass_fields__", {}) if f not in ("name", "head_size")]
+    known = [f.name for f in dataclasses.fields(kind) if f.name not in ("name", "head_size")]
     for option in options:
         if option not in known:
             raise CodecError(

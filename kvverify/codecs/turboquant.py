@@ -31,8 +31,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kvverify.codecs.arrays import Bools, Bytes, Floats, as_slots, every
-from kvverify.codecs.codec import Pair, SlotCodec
 from kvverify.codecs.floats import E4M3, fp8_bytes, fp8_finite, fp8_floats
+from kvverify.codecs.interface import Pair, SlotCodec
 from kvverify.codecs.levels import Levels, rms
 from kvverify.codecs.lloyd_max import centroids, midpoints, midpoints_from_double
 from kvverify.codecs.packing import float_bytes, floats_of, pack, unpack

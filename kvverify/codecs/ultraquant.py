@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from kvverify.codecs.arrays import Bools, Bytes, Floats, some
-from kvverify.codecs.codec import Pair, SlotCodec
+from kvverify.codecs.interface import Pair, SlotCodec
 from kvverify.codecs.levels import Levels, rms
 from kvverify.codecs.packing import pack, unpack
 from kvverify.codecs.rotation import butterflies, hadamard
@@ -40,6 +40,7 @@ class UltraQuantCodec(SlotCodec):
     """
 
     idempotent: ClassVar[bool] = False
+    exponent_scales: ClassVar[bool] = True
 
     def _encode(self, k: Floats, v: Floats, *, first_token: int = 0) -> dict[str, Bytes]:
         fields: dict[str, Bytes] = {}

@@ -100,6 +100,7 @@ class SlotCodec(Codec):
     """
 
     idempotent_fields: ClassVar[frozenset[str]] = frozenset()
+    exponent_scales: ClassVar[bool] = False  # scale fields are one-byte exponents, not floats
 
     def __post_init__(self) -> None:
         slot_format(self.name).parts(1, self.head_size)  # raises LayoutError for a geometry no engine stores
@@ -159,7 +160,8 @@ class SlotCodec(Codec):
             fields = {name: raw[chunk, :, where] for name, where in self.slices.items()}
             if check:
                 self._refuse(self.invalid(fields), chunk.start)
-            out.k[chunk], out.v[chunk] = self._decode(fields)
+            with np.errstate(over="ignore", invalid="ignore"):  # damaged scales, infinite norms
+                out.k[chunk], out.v[chunk] = self._decode(fields)
         return out
 
     def slots_from_bytes(self, data: bytes | bytearray | memoryview, heads: int) -> Bytes:
