@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvverify.arena.memory import Bytes
-from kvverify.arena.payload import Words, cut_out, rows
+from kvverify.arena.payload import Words, cut_out, word_rows
 
 ZERO_BYTES = 512  # a cell of the widest common format, all zero
 _ZERO_WORDS = ZERO_BYTES // 8
@@ -46,14 +46,12 @@ def contents(keys: npt.ArrayLike, starts: npt.ArrayLike, length: int) -> Bytes:
     """Return ``length`` bytes of contents from each of ``starts`` under the key of the same position: uint8 [n, length]."""
     first = np.asarray(starts, np.int64)
     phases = first % 8
-    width = (length + 14) // 8 * 8  # whole words that cover the run at any phase
-    covering = rows(keys, first - phases, width)
-    if not covering.size:
-        return covering[:, :length]
-    words = covering.view(np.uint64)
-    special = words < _SPECIAL_BELOW
-    words[special] = SPECIAL[(words[special] & np.uint64(len(SPECIAL) - 1)).astype(np.intp)]
-    _put_zeros(words, np.asarray(keys, np.uint64), (first - phases) // 8)
+    indices = first // 8
+    words = word_rows(keys, indices, (length + 14) // 8)  # whole words that cover the run at any phase
+    flat = words.reshape(-1)
+    special = np.flatnonzero(flat < _SPECIAL_BELOW)
+    flat[special] = SPECIAL[(flat[special] & np.uint64(len(SPECIAL) - 1)).astype(np.intp)]
+    _put_zeros(words, np.asarray(keys, np.uint64), indices)
     return cut_out(words, phases, length)
 
 
@@ -62,6 +60,7 @@ def _put_zeros(words: Words, keys: Words, first_words: npt.NDArray[np.int64]) ->
     first = first_words // _ZERO_WORDS
     number = first[:, None].astype(np.uint64) + np.arange(stretches, dtype=np.uint64)
     # a Weyl sequence: evenly spread, which is all that is wanted here
-    for row, stretch in np.argwhere(number * _STEP + keys.reshape(-1, 1) < _ZERO_BELOW).tolist():
+    found = np.flatnonzero(number * _STEP + keys.reshape(-1, 1) < _ZERO_BELOW)
+    for row, stretch in (divmod(place, stretches) for place in found.tolist()):
         start = (int(first[row]) + stretch) * _ZERO_WORDS - int(first_words[row])
         words[row, max(0, start) : max(0, start + _ZERO_WORDS)] = 0

@@ -10,6 +10,7 @@ import ctypes
 import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ import numpy.typing as npt
 PAGE = mmap.PAGESIZE
 _PROT_NONE = 0
 Bytes = npt.NDArray[np.uint8]
+Scalar = TypeVar("Scalar", np.uint8, np.uint64)
 Window = tuple[int, int]  # start and stop in bytes from the start of the mapping, multiples of PAGE
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,6 +52,18 @@ def same_bytes(left: Bytes, right: Bytes) -> bool:
     if left.nbytes != right.nbytes:
         raise ValueError(f"sizes differ: {left.nbytes} and {right.nbytes}")
     return bool(_libc.memcmp(left.ctypes.data, right.ctypes.data, left.nbytes) == 0)
+
+
+def scatter(memory: Bytes, starts: npt.NDArray[np.int64], data: Bytes) -> None:
+    """Write the rows of ``data``, uint8 [n, length], to ``memory`` from the positions ``starts`` on, in one operation."""
+    sliding(memory, data.shape[1])[starts] = data
+
+
+def sliding(array: npt.NDArray[Scalar], count: int) -> npt.NDArray[Scalar]:
+    """Return all runs of ``count`` elements of a contiguous array as rows of a view: row i begins at element i."""
+    size = array.itemsize
+    # np.ndarray itself: sliding_window_view takes 60 us, and this runs dozens of times a sequence
+    return np.ndarray((len(array) - count + 1, count), array.dtype, array, 0, (size, size))
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from kvverify.arena.geometry import (
     padding_runs,
     scale_positions,
 )
-from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping
+from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping, scatter
 from kvverify.arena.payload import derive_key, fill
 from kvverify.layout.placement import Layer
 
@@ -82,11 +82,16 @@ class Oracle:
     _device_shadow: list[Bytes] = field(default_factory=list)
     _host_shadow: list[Bytes] = field(default_factory=list)
     _spans: list[tuple[Spans, ...]] = field(default_factory=list)
+    _padded: list[list[int]] = field(default_factory=list)  # by group: positions of the layers that have padding
 
     def __post_init__(self) -> None:
         self._device_shadow = [np.empty(stop - start, np.uint8) for start, stop in self.arena.device.windows]
         self._host_shadow = [np.empty(stop - start, np.uint8) for start, stop in self.arena.host_memory.windows]
-        self._spans = [group_spans(self.arena.layout, g.index) for g in self.arena.layout.groups]
+        layout = self.arena.layout
+        self._spans = [group_spans(layout, g.index) for g in layout.groups]
+        self._padded = [
+            [i for i in layout.group_layers(g.index) if padding_runs(layout.layers[i])] for g in layout.groups
+        ]
 
     def reset(self, seed: int) -> None:
         """Begin a sequence: new keys, every accessible byte of device and host written anew."""
@@ -211,20 +216,15 @@ class Oracle:
         return self.arena.base + block_start(layer, block)
 
     def _write_device(self, starts: Positions, data: Bytes) -> None:
-        memory, length = self.arena.device.array, data.shape[1]
-        for start, row in zip(starts.tolist(), data, strict=True):
-            memory[start : start + length] = row
+        scatter(self.arena.device.array, starts, data)
 
     def _write_shadow(self, starts: Positions, data: Bytes) -> None:
-        length = data.shape[1]
         if len(self._device_shadow) == 1:
-            shadow, first = self._device_shadow[0], self.arena.device.windows[0][0]
-            for start, row in zip(starts.tolist(), data, strict=True):
-                shadow[start - first : start - first + length] = row
+            scatter(self._device_shadow[0], starts - self.arena.device.windows[0][0], data)
             return
         for start, row in zip(starts.tolist(), data, strict=True):
             window, offset = self._shadow_at(start)
-            window[offset : offset + length] = row
+            window[offset : offset + len(row)] = row
 
     def _shadow_at(self, position: int, *, host: bool = False) -> tuple[Bytes, int]:
         memory = self.arena.host_memory if host else self.arena.device
@@ -237,14 +237,13 @@ class Oracle:
 
     def _paddings_of(self, block: int) -> tuple[dict[int, Bytes], ...]:
         layout, found = self.arena.layout, {}
-        for number in layout.group_layers(self.contents[block].group):
+        for number in self._padded[self.contents[block].group]:
             layer = layout.layers[number]
             parts = [
                 self.expected_bytes(self._address(layer, block) + start, length)
                 for start, length in padding_runs(layer)
             ]
-            if parts:
-                found[number] = np.concatenate(parts)
+            found[number] = np.concatenate(parts)
         return (found, *self.carried.get(block, ())) if found else ()
 
     def _adopt_dirty_slots(self) -> None:

@@ -16,7 +16,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from kvverify.arena.memory import Bytes
+from kvverify.arena.memory import Bytes, sliding
 
 Words = npt.NDArray[np.uint64]
 
@@ -27,7 +27,7 @@ _GOLDEN_INVERSE = pow(_GOLDEN, -1, 1 << 64)
 _FACTOR_INVERSE = pow(_FACTOR, -1, 1 << 64)
 _CHUNK_WORDS = 1 << 15  # 256 KiB a round: scratch stays in the second-level cache
 _RAMP: Words = np.arange(1, _CHUNK_WORDS + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-_FIRST_TABLE_WORDS, _TABLE_WORDS = 1 << 18, 1 << 21  # 2 MiB, doubled up to 16 MiB
+_FIRST_TABLE_WORDS, _TABLE_WORDS = 1 << 19, 1 << 21  # 4 MiB, which most arenas need, and 16 MiB
 
 
 def derive_key(seed: int, *names: int) -> int:
@@ -75,11 +75,14 @@ def rows(keys: npt.ArrayLike, starts: npt.ArrayLike, length: int) -> Bytes:
     """Return the payload of ``length`` bytes from each of ``starts`` under the key of the same position: uint8 [n, length]."""
     first = np.asarray(starts, np.int64)
     width = (length + 14) // 8  # words that cover the run at any phase
-    words = np.empty((len(first), width), np.uint64)
-    row_keys = np.broadcast_to(np.asarray(keys, np.uint64), first.shape)
-    for row, index, key in zip(words, (first // 8).tolist(), row_keys, strict=True):
-        np.bitwise_xor(_keyless(index, width), key, out=row)
-    return cut_out(words, first % 8, length)
+    return cut_out(word_rows(keys, first // 8, width), first % 8, length)
+
+
+def word_rows(keys: npt.ArrayLike, indices: npt.NDArray[np.int64], count: int) -> Words:
+    """Return ``count`` payload words from each word index on, under one key a row or one for all: uint64 [n, count]."""
+    words = _keyless_rows(indices, count)
+    words ^= np.asarray(keys, np.uint64).reshape(-1, 1)
+    return words
 
 
 def cut_out(words: Words, phases: npt.NDArray[np.int64], length: int) -> Bytes:
@@ -94,16 +97,29 @@ def cut_out(words: Words, phases: npt.NDArray[np.int64], length: int) -> Bytes:
     return out
 
 
+def _keyless_rows(first: npt.NDArray[np.int64], count: int) -> Words:
+    """``count`` words from each index of ``first`` on under key 0: a new array [n, count]."""
+    if not len(first):
+        return np.empty((0, count), np.uint64)
+    if int(first.max()) + count > _TABLE_WORDS:
+        return np.stack([_keyless(index, count) for index in first.tolist()])
+    table = _keyless(0, int(first.max()) + count)
+    found: Words = sliding(table, count)[first]
+    return found
+
+
 def _keyless(first: int, count: int) -> Words:
     """The words from index ``first`` on under key 0; not to be written to."""
     stop = first + count
+    if stop <= _FIRST_TABLE_WORDS:
+        return _table(_FIRST_TABLE_WORDS)[first:stop]
     if stop <= _TABLE_WORDS:
-        return _table(max(_FIRST_TABLE_WORDS, 1 << (stop - 1).bit_length()))[first:stop]
+        return _table(_TABLE_WORDS)[first:stop]
     words = _RAMP[:count] if count <= _CHUNK_WORDS else np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     return _mixed(words + np.uint64(first * _GOLDEN & _MASK))
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=2)
 def _table(words: int) -> Words:
     return _mixed(np.arange(1, words + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
 

@@ -62,7 +62,7 @@ def programs(draw: st.DrawFn, shape: Shape, salt: int = 0, max_steps: int = 18) 
 
 def _step(draw: st.DrawFn, shape: Shape, model: Model, left: int) -> Step:
     if left == 1 and _loadable(shape, model):
-        return _load(draw, shape, model)  # what was stored shows only when it is loaded
+        return _load_all(draw, shape, model)  # what was stored shows only when it is loaded
     possible: list[Callable[[st.DrawFn, Shape, Model], Step]] = [_fill]
     if _storable(shape, model):
         possible += [_store, _store]
@@ -94,14 +94,16 @@ def _filled(model: Model, group: int) -> list[int]:
 
 def _fill(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     group = draw(_up_to(shape.groups - 1)) if shape.groups > 1 else 0
-    return Fill(_choose(draw, shape.blocks, _count(draw, shape, len(shape.blocks))), group)
+    # the first one often fills the pool, so that the stores after it have many blocks to choose from
+    count = _count(draw, shape, len(shape.blocks), often_small=bool(model.filled))
+    return Fill(_choose(draw, shape.blocks, count), group)
 
 
 def _store(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     groups = [g for g in range(shape.groups) if _filled(model, g)]
     group = groups[draw(_up_to(len(groups) - 1))] if len(groups) > 1 else groups[0]
     filled, per_slot = _filled(model, group), shape.blocks_per_slot
-    most = min(_count(draw, shape, 2 * len(filled)), shape.host_slots * per_slot)
+    most = min(_count(draw, shape, 2 * len(filled), often_small=False), shape.host_slots * per_slot)
     count = most if shape.partial_slots else max(1, most // per_slot) * per_slot
     repeated = count > len(filled) or draw(_up_to(7)) == 7
     blocks = _repeat(draw, filled, count) if repeated else _choose(draw, tuple(filled), count)
@@ -122,6 +124,16 @@ def _load(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
             blocks += shape.blocks_per_slot
             wanted -= 1
     return Load(tuple(slots), _choose(draw, shape.blocks, blocks), group)
+
+
+def _load_all(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
+    group = model.stored[_pick(draw, _loadable(shape, model))][0]
+    whole = tuple(s for s, held in model.stored.items() if held == (group, shape.blocks_per_slot))
+    room = min(len(shape.blocks), _SLOW_BLOCKS) if shape.slow else len(shape.blocks)
+    slots = _choose(draw, whole, max(1, room // shape.blocks_per_slot))
+    if len(slots) * shape.blocks_per_slot > len(shape.blocks) or not slots:
+        return _load(draw, shape, model)
+    return Load(slots, _choose(draw, shape.blocks, len(slots) * shape.blocks_per_slot), group)
 
 
 def _load_part(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
@@ -145,7 +157,7 @@ def _check(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     return Check()
 
 
-def _count(draw: st.DrawFn, shape: Shape, most: int) -> int:
+def _count(draw: st.DrawFn, shape: Shape, most: int, *, often_small: bool = True) -> int:
     """Draw a number of blocks from 1 to ``most``: small ones, and those around chunk, batch and pool borders."""
     most = max(1, min(most, _SLOW_BLOCKS * shape.blocks_per_slot) if shape.slow else most)
     per_slot = shape.blocks_per_slot
@@ -165,7 +177,9 @@ def _count(draw: st.DrawFn, shape: Shape, most: int) -> int:
         most,
     }
     choices = sorted(b for b in borders if 1 <= b <= most)
-    return choices[draw(_up_to(len(choices) - 1))]
+    # half of what is filled and loaded is small: it costs little, and most faults show in it as well
+    index = draw(_up_to((2 if often_small else 1) * len(choices) - 1))
+    return choices[index] if index < len(choices) else choices[(index - len(choices)) % min(3, len(choices))]
 
 
 def _choose(draw: st.DrawFn, numbers: Ids, count: int) -> Ids:
