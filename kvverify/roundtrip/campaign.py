@@ -47,8 +47,8 @@ class Profile:
 
 
 PROFILES = {
-    "ci": Profile("ci", 16, 18, examples=480),
-    "dev": Profile("dev", 16, 18, budget_s=60.0),
+    "ci": Profile("ci", 16, 14, examples=480),
+    "dev": Profile("dev", 16, 14, budget_s=60.0),
     "soak": Profile("soak", 32, 40, budget_s=3600.0),
 }
 SLOW_SHARE = 8  # a kernel in an interpreter gets this part of the examples

@@ -44,7 +44,7 @@ class Shape:
 
 
 @st.composite
-def programs(draw: st.DrawFn, shape: Shape, salt: int = 0, max_steps: int = 18) -> Program:
+def programs(draw: st.DrawFn, shape: Shape, salt: int = 0, max_steps: int = 14) -> Program:
     """Draw a program of ``MIN_STEPS`` to ``max_steps`` steps that is valid for ``shape``.
 
     The payload seed is a digest of the steps and ``salt``: equal programs are equal to the bit, different ones share no bytes.
