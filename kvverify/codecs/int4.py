@@ -26,7 +26,7 @@ import numpy as np
 
 from kvverify.codecs.arrays import Bools, Bytes, Floats
 from kvverify.codecs.floats import BF16, FP16, bf16_bytes, bf16_floats
-from kvverify.codecs.interface import Pair, SlotCodec
+from kvverify.codecs.interface import Pair, SlotCodec, vector_length
 from kvverify.codecs.packing import float_bytes, floats_of, pack, unpack
 from kvverify.codecs.rotation import inverse_rht, rht, rht_block
 from kvverify.errors import CodecError, nearest
@@ -107,16 +107,23 @@ class Int4Codec(SlotCodec):
     def _bound(self, k: Floats, v: Floats) -> Pair:
         return Pair(self._one_bound(k), self._one_bound(v))
 
+    def _vector_bound(self, k: Floats, v: Floats) -> Pair:
+        size = np.float32(rht_block(self.head_size) ** 0.5)
+        return Pair(*(vector_length(self._rotated_bound(x)) / size for x in (k, v)))
+
     def _one_bound(self, x: Floats) -> Floats:
+        block = rht_block(self.head_size)
+        blocks = self._rotated_bound(x).reshape(*x.shape[:-1], -1, block)
+        return np.broadcast_to(blocks.sum(-1, keepdims=True) / np.float32(block), blocks.shape).reshape(x.shape)
+
+    def _rotated_bound(self, x: Floats) -> Floats:
+        """Return the bound of each rotated, unnormalised number."""
         y = self._rotated(x)
         scale, zero = _scale_and_zero(y)
         outside = np.maximum(np.maximum(y - (TOP - zero) * scale, -zero * scale - y), 0)
         grid = {"bf16": BF16, "fp16": FP16}.get(self.model_dtype)
         miss = scale * np.float32(0.5 + 15 * 2.0**-19) + outside + np.abs(y) * np.float32(2.0**-19)
-        miss = miss + (grid.rounding_bound(y) if grid else 0)
-        block = rht_block(self.head_size)
-        blocks = miss.reshape(*x.shape[:-1], -1, block)
-        return np.broadcast_to(blocks.sum(-1, keepdims=True) / np.float32(block), blocks.shape).reshape(x.shape)
+        return np.asarray(miss + (grid.rounding_bound(y) if grid else 0), np.float32)
 
 
 def _scale_and_zero(y: Floats) -> tuple[Floats, Floats]:

@@ -87,6 +87,13 @@ class Codec(abc.ABC):
     def bound(self, k: Any, v: Any) -> Pair:
         """Return the largest error the format allows for each element; derived in the docstring of each codec."""
 
+    def vector_bound(self, k: Any, v: Any) -> Pair:
+        """Return the largest length of each vector's error, float32 [tokens, heads, 1].
+
+        Rotated formats have a far sharper one than the length of :meth:`bound`: a rotation keeps lengths.
+        """
+        return Pair(*(vector_length(x) for x in self.bound(k, v)))
+
     def round_trip(self, k: Any, v: Any) -> Pair:
         """Return K and V as they come back."""
         return self.decode_sequence(self.encode_sequence(k, v))
@@ -197,6 +204,10 @@ class SlotCodec(Codec):
         """Return the largest error the format allows for each element."""
         return self._over_chunks(self._bound, k, v)
 
+    def vector_bound(self, k: Any, v: Any) -> Pair:
+        """Return the largest length of each vector's error, float32 [tokens, heads, 1]."""
+        return self._over_chunks(self._vector_bound, k, v, width=1)
+
     def invalid(self, fields: Mapping[str, Bytes]) -> dict[str, Bools]:
         """Return, for each broken promise in words, the cells [tokens, heads] that break it."""
         return {}
@@ -215,13 +226,17 @@ class SlotCodec(Codec):
     @abc.abstractmethod
     def _bound(self, k: Floats, v: Floats) -> Pair: ...
 
+    def _vector_bound(self, k: Floats, v: Floats) -> Pair:
+        return Pair(*(vector_length(x) for x in self._bound(k, v)))
+
     def _check_heads(self, heads: int) -> None:
         """Refuse a number of heads the options do not fit."""
 
-    def _over_chunks(self, function: Any, k: Any, v: Any) -> Pair:
+    def _over_chunks(self, function: Any, k: Any, v: Any, width: int = 0) -> Pair:
         keys, values = pair(k, v, self.head_size)
         self._check_heads(keys.shape[1])
-        out = Pair(np.empty_like(keys), np.empty_like(values))
+        shape = (*keys.shape[:2], width or self.head_size)
+        out = Pair(np.empty(shape, np.float32), np.empty(shape, np.float32))
         for chunk in token_chunks(keys.shape[0], keys.shape[1] * self.head_size):
             out.k[chunk], out.v[chunk] = function(keys[chunk], values[chunk])
         return out
@@ -244,6 +259,12 @@ class SlotCodec(Codec):
                 f"{self.name} at head size {self.head_size} never writes these bytes: {promise} at token {first_token + token}, "
                 f"head {head} ({int(cells.sum())} of {cells.size} slots); expected slots of this preset, head size and byte order"
             )
+
+
+def vector_length(x: Floats) -> Floats:
+    """Return the Euclidean length over the last axis, float32 [..., 1], of numbers of any size."""
+    largest = np.maximum(np.abs(x).max(-1, keepdims=True), np.float32(2.0**-126))
+    return np.asarray(np.sqrt(((x / largest) ** 2).sum(-1, keepdims=True)) * largest, np.float32)
 
 
 def formats_with(slot_bytes: int, head_sizes: tuple[int, ...] = (64, 96, 128, 256)) -> list[str]:

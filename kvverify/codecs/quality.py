@@ -22,7 +22,11 @@ QUERY_CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class PartQuality:
-    """K or V alone. ``over_bound`` is the largest error / derived bound: above 1 the codec, or its derivation, is wrong."""
+    """K or V alone.
+
+    ``over_bound`` is the largest error / derived bound of an element, ``over_vector_bound`` the largest length of an error / that of the derived
+    bound of a vector: above 1 the codec, or its derivation, is wrong.
+    """
 
     max_error: float
     mean_error: float
@@ -31,6 +35,7 @@ class PartQuality:
     mean_steps: float | None
     without_step: int  # elements whose step is zero: rows of zeros
     over_bound: float
+    over_vector_bound: float
     correlation_blind: float | None
 
 
@@ -75,6 +80,11 @@ class Quality:
             for name, part in (("K", self.k), ("V", self.v))
             if not part.over_bound <= 1
         ]
+        found += [
+            f"{name}: a vector's error is {part.over_vector_bound:.4g} times the length that the format allows"
+            for name, part in (("K", self.k), ("V", self.v))
+            if not part.over_vector_bound <= 1
+        ]
         if not self.attention.over_bound <= 1:
             found.append(
                 f"attention: output error is {self.attention.over_bound:.4g} times what the bounds of K and V allow"
@@ -98,7 +108,7 @@ def quality(codec: Codec, k: Any, v: Any, q: Any) -> Quality:
         raise CodecError(f"Q has {queries.shape[1]} heads; expected a multiple of the {heads} KV heads")
     encoded = codec.encode_sequence(keys, values)
     decoded = codec.decode_sequence(encoded)
-    step, bound = codec.step(keys, values), codec.bound(keys, values)
+    step, bound, lengths = (measure(keys, values) for measure in (codec.step, codec.bound, codec.vector_bound))
     cost = encoded.bytes_per_token_and_head
     return Quality(
         codec.name,
@@ -107,8 +117,8 @@ def quality(codec: Codec, k: Any, v: Any, q: Any) -> Quality:
         heads,
         cost,
         4 * size / cost,
-        _part(keys, decoded.k, step.k, bound.k),
-        _part(values, decoded.v, step.v, bound.v),
+        _part(keys, decoded.k, step.k, bound.k, lengths.k),
+        _part(values, decoded.v, step.v, bound.v, lengths.v),
         _attention(Pair(keys, values), decoded, bound, queries),
     )
 
@@ -129,7 +139,7 @@ def attention_bound(weights: Doubles, logit_bound: Doubles, v: Doubles, v_bound:
     return np.asarray(moved + weights @ v_bound, np.float64)
 
 
-def _part(x: Floats, found: Floats, step: Floats, bound: Floats) -> PartQuality:
+def _part(x: Floats, found: Floats, step: Floats, bound: Floats, length: Floats) -> PartQuality:
     error = np.abs(found.astype(np.float64) - x)
     stepped = step > 0
     steps = error[stepped] / step[stepped]
@@ -142,6 +152,7 @@ def _part(x: Floats, found: Floats, step: Floats, bound: Floats) -> PartQuality:
         mean_steps=float(steps.mean()) if steps.size else None,
         without_step=int(x.size - steps.size),
         over_bound=_over(error, bound),
+        over_vector_bound=_over(np.sqrt((error**2).sum(-1, keepdims=True)), length * (1 + 2.0**-20)),
         correlation_blind=_correlation(x, found),
     )
 

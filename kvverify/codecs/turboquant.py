@@ -17,8 +17,9 @@ Decode: k = fp16(fp16(n) c / sqrt(sum c^2 + 1e-16)) R^T, v = fp16(q fp16(s) + fp
 Bound. Let y be the rotated unit key, b_j the largest distance from y_j to the centroid of its cell: for an inner cell the larger
 distance to its two edges, for the outer ones |y_j| - |c_outer| if that is larger (a spike of one coordinate is far outside). Then
 with c = y + e, |e_j| <= b_j, each coordinate of the rotated-back difference is at most |b|_1 / sqrt(D), since all entries of R are
-+-1/sqrt(D). The norm correction adds c (1/|c| - 1), no longer than | |c| - 1 | <= |b|_2. Both ends being unit vectors the whole is
-at most 2. So |error| <= n min(2, |b|_1 / sqrt(D) + |b|_2), plus |fp16(n) - n| and the fp16 rounding of the result, each 2^-11 relative
++-1/sqrt(D). The norm correction adds c (1/|c| - 1), of length | 1 - |c| |. Both ends being unit vectors the whole is at most 2.
+So each |error| <= n min(2, |b|_1 / sqrt(D) + | 1 - |c| |), which is loose: the signs of e would have to follow a row of R. The length of the
+error vector is at most n min(2, |b|_2 + | 1 - |c| |), and that is sharp to a small factor (``vector_bound``). To both come |fp16(n) - n| and the fp16 rounding of the result, each 2^-11 relative
 or 2^-25 absolute. Value: s/2, plus (2^vb - 1) times the fp16 rounding of s, plus that of min, plus that of the result.
 """
 
@@ -226,15 +227,27 @@ class TurboQuantCodec(SlotCodec):
     def _key_bound(self, k: Floats) -> Floats:
         if self.preset.key_bits == 8:
             return E4M3.rounding_bound(k)
+        norm, miss, shift, rounding = self._key_miss(k)
+        along = miss.sum(-1, keepdims=True) / np.float32(self.head_size**0.5)
+        return np.broadcast_to(norm * np.minimum(along + shift, 2) + rounding, k.shape)
+
+    def _vector_bound(self, k: Floats, v: Floats) -> Pair:
+        if self.preset.key_bits == 8:
+            return super()._vector_bound(k, v)
+        norm, miss, shift, rounding = self._key_miss(k)
+        value = lengths(self._bound(k, v).v)
+        return Pair(norm * np.minimum(lengths(miss) + shift, 2) + rounding * np.float32(self.head_size**0.5), value)
+
+    def _key_miss(self, k: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return norm, b of each rotated coordinate, what the norm correction adds, and the rounding; the last absolute."""
         norm = lengths(k)
         rotated = self._unit_rotated(k, norm)
-        shrink = np.maximum(norm / (norm + EPSILON), np.float32(2.0**-24))  # |y|: below 1 for tiny keys
-        miss = self._levels.reach(rotated) + np.float32(1e-6)  # float32 error of the rotation
-        along = miss.sum(-1, keepdims=True) / np.float32(self.head_size**0.5)
-        length = np.sqrt((miss * miss).sum(-1, keepdims=True))
-        relative = np.minimum((along + length) / shrink, 2)
+        short = np.maximum(norm / (norm + EPSILON), np.float32(2.0**-24))  # |y|: below 1 for tiny keys
+        miss = (self._levels.reach(rotated) + np.float32(1e-6)) / short  # float32 error of the rotation
+        chosen = self.centroids[np.searchsorted(self.midpoints, rotated, side="right")]
+        shift = np.abs(1 - self._centroid_lengths(chosen) / short)
         rounding = _half_error(norm) * 2 + np.float32(self.head_size**0.5 * 2.0**-25) + norm * np.float32(2.0**-18)
-        return np.broadcast_to(norm * relative + rounding, k.shape)
+        return norm, miss, np.asarray(shift, np.float32), np.asarray(rounding, np.float32)
 
 
 def lengths(x: Floats) -> Floats:

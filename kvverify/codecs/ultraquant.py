@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from kvverify.codecs.arrays import Bools, Bytes, Floats, some
-from kvverify.codecs.interface import Pair, SlotCodec
+from kvverify.codecs.interface import Pair, SlotCodec, vector_length
 from kvverify.codecs.levels import Levels, rms
 from kvverify.codecs.packing import pack, unpack
 from kvverify.codecs.rotation import butterflies, hadamard
@@ -83,12 +83,16 @@ class UltraQuantCodec(SlotCodec):
         return Pair(np.broadcast_to(rms(_per_element(GRID.width, _rotate(k))), k.shape), _per_element(GRID.width, v))
 
     def _bound(self, k: Floats, v: Floats) -> Pair:
-        rotated = _rotate(k)
-        size = np.float32(self.head_size**0.5)
-        miss = _per_element(GRID.reach, rotated).sum(-1, keepdims=True) / size
-        rounding = np.abs(rotated).sum(-1, keepdims=True) / size * np.float32(2.0**-18)
-        value = np.asarray(_per_element(GRID.reach, v) + np.abs(v) * np.float32(2.0**-21), np.float32)
-        return Pair(np.broadcast_to(miss + rounding, k.shape), value)
+        miss = _miss(_rotate(k)).sum(-1, keepdims=True) / np.float32(self.head_size**0.5)
+        return Pair(np.broadcast_to(miss, k.shape), _miss(v))
+
+    def _vector_bound(self, k: Floats, v: Floats) -> Pair:
+        return Pair(vector_length(_miss(_rotate(k))), vector_length(_miss(v)))
+
+
+def _miss(x: Floats) -> Floats:
+    """Return the bound of each number as it is stored: the reach of its cell, and float32's rounding before and after."""
+    return np.asarray(_per_element(GRID.reach, x) + np.abs(x) * np.float32(2.0**-18), np.float32)
 
 
 def _rotate(k: Floats) -> Floats:

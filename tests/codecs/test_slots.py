@@ -63,6 +63,9 @@ def test_decoded_numbers_lie_within_the_derived_bound(name: str, data: st.DataOb
     for part, x, back, allowed in zip("KV", (k, v), decoded, bound, strict=True):
         error = np.abs(back.astype(np.float64) - x)
         assert (error <= allowed).all(), (part, float((error - allowed).max()))
+    for part, x, back, allowed in zip("KV", (k, v), decoded, found.vector_bound(k, v), strict=True):
+        length = np.linalg.norm(back.astype(np.float64) - x, axis=-1, keepdims=True)
+        assert (length <= allowed * (1 + 2.0**-20)).all(), (part, float((length / np.maximum(allowed, 1e-300)).max()))
 
 
 @pytest.mark.parametrize("kind", input_names())
