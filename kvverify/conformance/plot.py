@@ -11,67 +11,95 @@ from kvverify.conformance.bench import BenchRow
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 50
 COLOURS = ("#4a6fa5", "#b5542a", "#4f8a4c", "#8a5aa8")
+TICKS = (10, 15, 20, 30, 40, 50, 70, 100)
+LABEL_HEIGHT = 10
 SHORT = {"turboquant_": "tq ", "_per_token_head": " ptH", "ultraquant": "uq"}
 
 
 def error_plot(rows: Sequence[BenchRow], title: str) -> str:
-    """Return the SVG: bytes of one token and head on the x axis, relative attention-output error (log) on the y axis."""
+    """Return the SVG; both axes are logarithmic.
+
+    x: bytes of one token and KV head, in percent of bf16, so that head sizes share the axis. y: relative attention-output error.
+    """
     shown = [row for row in rows if row.attention_error > 0]
     if not shown:
         return f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="40"><text x="10" y="25">no errors to show</text></svg>\n'
     samples = list(dict.fromkeys(row.sample for row in shown))
-    # bytes relative to bf16, so that head sizes share one axis
-    shares = [100 * row.encoded_bytes / row.raw_bytes for row in shown]
-    top = 10 * math.ceil(max(shares) / 10)
-    low = math.floor(math.log10(min(row.attention_error for row in shown)))
-    high = math.ceil(math.log10(max(row.attention_error for row in shown)))
+    share = {row: 100 * row.encoded_bytes / row.raw_bytes for row in shown}
+    errors = [row.attention_error for row in shown]
+    low, high = math.floor(math.log10(min(errors))), math.ceil(math.log10(max(errors)))
+    narrowest = min(10.0, *share.values())
 
-    def x(share: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * share / top
+    def x(percent: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * math.log(percent / narrowest) / math.log(110 / narrowest)
 
     def y(error: float) -> float:
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - math.log10(error)) / max(1, high - low)
 
-    parts = [*_frame(title, top, (low, high), x, y)]
-    for n, sample in enumerate(samples):
-        colour = COLOURS[n % len(COLOURS)]
-        parts.append(f'<circle cx="{WIDTH - RIGHT + 20}" cy="{TOP + 10 + 20 * n}" r="4" fill="{colour}"/>')
-        parts.append(_text(WIDTH - RIGHT + 30, TOP + 14 + 20 * n, sample.split(",")[0][:26], size=11))
-    for share, row in zip(shares, shown, strict=True):
+    parts = _frame(title, [p for p in TICKS if p >= narrowest], [10.0**d for d in range(low, high + 1)], x, y)
+    parts += _legend(samples)
+    for row in shown:
         colour = COLOURS[samples.index(row.sample) % len(COLOURS)]
-        here = x(share), y(row.attention_error)
-        tip = f"{row.sample}: {row.format}, {share:.1f} % of bf16, attention error {row.attention_error:.3g}"
-        parts.append(
-            f'<circle cx="{here[0]:.1f}" cy="{here[1]:.1f}" r="4" fill="{colour}"><title>{escape(tip)}</title></circle>'
-        )
-        if row.sample == samples[-1]:
-            parts.append(_text(here[0] + 6, here[1] + 3, _short(row.format), size=9))
+        here = f'cx="{x(share[row]):.1f}" cy="{y(row.attention_error):.1f}"'
+        tip = f"{row.sample}: {row.format}, {share[row]:.1f} % of bf16, attention error {row.attention_error:.3g}"
+        parts.append(f'<circle {here} r="3.5" fill="{colour}"><title>{escape(tip)}</title></circle>')
+    last = [row for row in shown if row.sample == samples[-1]]
+    parts += _labels([(x(share[row]), y(row.attention_error), _short(row.format)) for row in last])
     return "\n".join(parts) + "\n</svg>\n"
 
 
+def _legend(samples: Sequence[str]) -> list[str]:
+    parts = []
+    for n, sample in enumerate(samples):
+        parts.append(
+            f'<circle cx="{WIDTH - RIGHT + 20}" cy="{TOP + 10 + 20 * n}" r="4" fill="{COLOURS[n % len(COLOURS)]}"/>'
+        )
+        name = sample if len(sample) < 28 else sample.split(",", maxsplit=1)[0]
+        parts.append(_text(WIDTH - RIGHT + 30, TOP + 14 + 20 * n, name, size=11))
+    return parts
+
+
+def _labels(points: Sequence[tuple[float, float, str]]) -> list[str]:
+    """Place a name beside each point, moved down until it covers no other."""
+    parts: list[str] = []
+    placed: list[tuple[float, float, float]] = []
+    for left, height, name in sorted(points, key=lambda point: point[1]):
+        begin, end, where = left + 6, left + 6 + 5.2 * len(name), height + 3
+        while any(abs(where - y) < LABEL_HEIGHT and begin < right and x < end for x, right, y in placed):
+            where += 1
+        placed.append((begin, end, where))
+        parts.append(_text(begin, where, name, size=9))
+    return parts
+
+
 def _frame(
-    title: str, top: int, decades: tuple[int, int], x: Callable[[float], float], y: Callable[[float], float]
+    title: str,
+    shares: Sequence[float],
+    errors: Sequence[float],
+    x: Callable[[float], float],
+    y: Callable[[float], float],
 ) -> list[str]:
+    size = f'width="{WIDTH}" height="{HEIGHT}"'
+    middle = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
     parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
-            f'font-family="system-ui, sans-serif" role="img">'
-        ),
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, sans-serif" role="img">',
         f"<title>{escape(title)}</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        f'<rect {size} fill="#fff"/>',
         _text(LEFT, 22, title, size=13),
+        _text(middle[0], HEIGHT - 12, "bytes of one token and KV head, % of bf16", size=11, anchor="middle"),
     ]
-    for share in range(0, top + 1, 10):
+    turned = f'transform="translate(16 {middle[1]}) rotate(-90)" font-size="11" text-anchor="middle" fill="#1b1f24"'
+    parts.append(f"<text {turned}>relative attention-output error</text>")
+    for share in shares:
         parts.append(_line(x(share), TOP, x(share), HEIGHT - BOTTOM))
-        parts.append(_text(x(share), HEIGHT - BOTTOM + 16, f"{share}", size=10, anchor="middle"))
-    for decade in range(decades[0], decades[1] + 1):
-        parts.append(_line(LEFT, y(10.0**decade), WIDTH - RIGHT, y(10.0**decade)))
-        parts.append(_text(LEFT - 6, y(10.0**decade) + 3, f"1e{decade}", size=10, anchor="end"))
-    parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "bytes, % of bf16", size=11, anchor="middle"))
-    parts.append(
-        f'<text transform="translate(16 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)" font-size="11" text-anchor="middle" '
-        f'fill="#1b1f24">relative attention-output error</text>'
-    )
+        parts.append(_text(x(share), HEIGHT - BOTTOM + 16, f"{share:g}", size=10, anchor="middle"))
+    for error in errors:
+        parts.append(_line(LEFT, y(error), WIDTH - RIGHT, y(error)))
+        parts.append(
+            _text(
+                LEFT - 6, y(error) + 3, f"{error:.0e}".replace("e-0", "e-").replace("e+00", ""), size=10, anchor="end"
+            )
+        )
     return parts
 
 
