@@ -152,7 +152,9 @@ def _part(x: Floats, found: Floats, step: Floats, bound: Floats, length: Floats)
         mean_steps=float(steps.mean()) if steps.size else None,
         without_step=int(x.size - steps.size),
         over_bound=_over(error, bound),
-        over_vector_bound=_over(np.sqrt((error**2).sum(-1, keepdims=True)), length * (1 + 2.0**-20)),
+        over_vector_bound=_over(
+            np.sqrt((error**2).sum(-1, keepdims=True)), length.astype(np.float64) * (1 + 2.0**-20) + 2.0**-140
+        ),
         correlation_blind=_correlation(x, found),
     )
 

@@ -32,9 +32,8 @@ def butterflies(x: Floats, *, scale: float = 1.0) -> Floats:
     The order of additions is that of both vLLM's int4 (scale 1) and UltraQuant (scale 1/sqrt(2)) kernels: strides 1, 2, 4, ...
     """
     size = x.shape[-1]
-    columns = np.ascontiguousarray(
-        x.reshape(-1, size).T
-    )  # long inner loops: a stage works on whole rows of [size, vectors]
+    # Long inner loops: a stage works on whole rows of [size, vectors]. A copy, since one vector alone is its own transpose.
+    columns = x.reshape(-1, size).T.copy(order="C")
     spare = np.empty_like(columns)
     stride = 1
     while stride < size:
