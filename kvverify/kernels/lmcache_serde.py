@@ -99,21 +99,24 @@ class LmcacheSerdes:
 
     def serialise(self, serializer: Any, *objects: torch.Tensor) -> Serialised:
         """Serialise one object, or K and V for a serde that takes a group, into a buffer of the estimated size."""
-        layouts = [self._layout(x) for x in objects]
-        group = len(objects) > 1
-        estimated = serializer.estimate_serialized_size(tuple(layouts) if group else layouts[0])
-        target = self._object(torch.full((estimated,), FILL, dtype=torch.uint8, device=self.device))
-        sources = [self._object(x.to(self.device)) for x in objects]
-        written = serializer.serialize(tuple(sources) if group else sources[0], target, self._key())
+        estimated = self.estimate(serializer, *objects)
+        device = self._device(objects)
+        target = self._object(torch.full((estimated,), FILL, dtype=torch.uint8, device=device))
+        sources = [self._object(x.to(device)) for x in objects]
+        written = serializer.serialize(tuple(sources) if len(sources) > 1 else sources[0], target, self._key())
         return Serialised(target.tensor.cpu(), estimated, written)
 
     def deserialise(self, deserializer: Any, data: torch.Tensor, *like: torch.Tensor) -> list[torch.Tensor]:
         """Deserialise bytes into objects shaped ``like`` these, filled with a pattern before."""
-        targets = [self._object(torch.full_like(x, 7.0).to(self.device)) for x in like]
-        deserializer.deserialize(
-            self._object(data.to(self.device)), tuple(targets) if len(like) > 1 else targets[0], self._key()
-        )
+        device = self._device(like)
+        targets = [self._object(torch.full_like(x, 7.0).to(device)) for x in like]
+        source = self._object(data.to(device))
+        deserializer.deserialize(source, tuple(targets) if len(targets) > 1 else targets[0], self._key())
         return [target.tensor.cpu() for target in targets]
+
+    def _device(self, objects: tuple[torch.Tensor, ...]) -> torch.device:
+        # the serde of a group reads its buffer as a numpy array, which only host memory allows
+        return torch.device("cpu") if len(objects) > 1 else self.device
 
     def estimate(self, serializer: Any, *shaped: torch.Tensor) -> int:
         """Return the size in bytes that the serializer expects to need."""
