@@ -48,21 +48,27 @@ class KiviCodec(Codec):
         """Encode one layer's sequence; see :class:`kvverify.layout.sequences.KiviGeometry` for the planes."""
         keys, values = pair(k, v, self.head_size)
         tokens, heads, _ = keys.shape
-        geometry = self._geometry(tokens, heads)
+        planes = {plane.name: np.empty(plane.shape, np.uint8) for plane in self._geometry(tokens, heads).planes()}
+        for head in range(heads):  # a head at a time bounds the temporaries; all planes begin with the heads
+            for name, data in self._head_planes(keys[:, head : head + 1], values[:, head : head + 1]).items():
+                planes[name][head] = data.reshape(planes[name].shape[1:])
+        return Encoded(self.name, tokens, heads, self.head_size, planes)
+
+    def _head_planes(self, keys: Floats, values: Floats) -> dict[str, Bytes]:
+        """Return the planes of one head, K and V [tokens, 1, head_size]."""
+        geometry = self._geometry(len(keys), 1)
         key_codes, key_scale, key_low = self._quantise(self._key_groups(keys, geometry), "K")
         value_codes, value_scale, value_low = self._quantise(self._value_groups(values, geometry), "V")
-        planes = {
-            "k": pack(key_codes.reshape(heads, self.head_size, geometry.key_tokens), self.bits),
+        return {
+            "k": pack(key_codes.reshape(self.head_size, geometry.key_tokens), self.bits),
             "k_scale": float_bytes(key_scale[..., 0], "<f2"),
             "k_min": float_bytes(key_low[..., 0], "<f2"),
-            "k_residual": self._halves(keys[geometry.key_tokens :].transpose(1, 0, 2), "K"),
-            "v": pack(value_codes.reshape(heads, geometry.value_tokens, self.head_size), self.bits),
+            "k_residual": self._halves(keys[geometry.key_tokens :, 0], "K"),
+            "v": pack(value_codes.reshape(geometry.value_tokens, self.head_size), self.bits),
             "v_scale": float_bytes(value_scale[..., 0], "<f2"),
             "v_min": float_bytes(value_low[..., 0], "<f2"),
-            "v_residual": self._halves(values[geometry.value_tokens :].transpose(1, 0, 2), "V"),
+            "v_residual": self._halves(values[geometry.value_tokens :, 0], "V"),
         }
-        shaped = {plane.name: planes[plane.name].reshape(plane.shape) for plane in geometry.planes()}
-        return Encoded(self.name, tokens, heads, self.head_size, shaped)
 
     def decode_sequence(self, encoded: Encoded) -> Pair:
         """Return K and V."""

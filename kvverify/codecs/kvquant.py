@@ -50,8 +50,15 @@ class _Vectors:
     @property
     def position(self) -> Floats:
         """Return z of each element; 0 where the vector has no extent."""
+        return self._positions(self.x)
+
+    def sampled(self, every: int) -> Floats:
+        """Return z of every n-th element of each vector, outliers left out, float32 [count]."""
+        return self._positions(self.x[..., ::every])[~self.is_outlier[..., ::every]]
+
+    def _positions(self, x: Floats) -> Floats:
         safe = np.where(self.scale > 0, self.scale, np.float32(1))
-        return np.asarray((self.x - self.low) / safe, np.float32)
+        return np.asarray((x - self.low) / safe, np.float32)
 
     @property
     def is_outlier(self) -> Bools:
@@ -80,7 +87,8 @@ class NonUniformCodec(Codec):
         tokens, heads, _ = keys.shape
         geometry = self._geometry(tokens, heads)
         planes: dict[str, Bytes] = {}
-        for name, vectors, index in (("k", self._keys(keys), "<u4"), ("v", self._values(values), "<u2")):
+        for name, vectors_of, x, index in (("k", self._keys, keys, "<u4"), ("v", self._values, values, "<u2")):
+            vectors = vectors_of(x)
             planes[name] = np.stack([self._packed_codes(vectors.head(h)) for h in range(heads)])
             planes[f"{name}_range"] = float_bytes(np.concatenate([vectors.low, vectors.scale], -1), "<f2")
             at = np.ascontiguousarray(vectors.outlier_at.astype(index))
@@ -139,9 +147,9 @@ class NonUniformCodec(Codec):
         parts = [_range_and_outliers(head, outliers) for head in x]  # a head at a time bounds the temporaries
         low, scale = np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
         at = np.stack([part[2] for part in parts])
-        thin = max(1, x.size // SAMPLE)
         vectors = _Vectors(x, low, scale, at, _NO_LEVELS)
-        inside = np.concatenate([vectors.head(h).position[~vectors.head(h).is_outlier][::thin] for h in range(len(x))])
+        thin = max(1, min(x.shape[-1], x.size // SAMPLE))
+        inside = np.concatenate([vectors.head(h).sampled(thin) for h in range(len(x))])
         return replace(vectors, levels=_levels(inside if inside.size else np.zeros(1, np.float32), self.bits))
 
     def _numbers(self, encoded: Encoded, name: str, index: str, count: int) -> Floats:
