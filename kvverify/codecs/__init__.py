@@ -1,7 +1,7 @@
 """Reference numerics of the KV formats: readable encoders and decoders, and what each format costs (numpy).
 
-``codec("turboquant_4bit_nc", 128)`` gives one; see :mod:`kvverify.codecs.interface` for the interface. Importing the package does
-not import numpy.
+``codec("turboquant_4bit_nc", 128)`` gives one; see :mod:`kvverify.codecs.interface` for the interface. Importing the
+package does not import numpy.
 """
 
 from __future__ import annotations

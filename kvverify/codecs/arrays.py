@@ -20,8 +20,8 @@ CHUNK_ELEMENTS = 1 << 20
 def as_float32(x: Any, what: str, head_size: int) -> Floats:
     """Return ``x`` as a C-contiguous float32 array [tokens, heads, head_size].
 
-    Accepts numpy float16 and float32 and torch float16, bfloat16 and float32 on any device: these fit float32 exactly, as in
-    the engines' kernels. Views of any strides are copied.
+    Accepts numpy float16 and float32 and torch float16, bfloat16 and float32 on any device: these fit float32 exactly,
+    as in the engines' kernels. Views of any strides are copied.
 
     Raises:
         CodecError: another type, dtype, rank or head size, no elements, NaN or infinity.

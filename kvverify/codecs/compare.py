@@ -1,7 +1,7 @@
 """Which field of which slot differs, and what it looks like: a planted or a real fault gets the name of its field.
 
-:func:`compare_slots` needs the field map only; with the ``codec`` it also reads indices and numbers. A hint is stated when it explains every
-wrong cell of a field, never on a majority.
+:func:`compare_slots` needs the field map only; with the ``codec`` it also reads indices and numbers. A hint is stated
+when it explains every wrong cell of a field, never on a majority.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ def _indices(expected: Bytes, found: Bytes, bits: int, count: int) -> Iterator[s
 def explain(codec: SlotCodec, k: Any, v: Any, found: Bytes, suspects: Mapping[str, SlotCodec]) -> dict[str, list[str]]:
     """Return, for each field that differs from ``codec``'s, which suspects would have written exactly the found bytes.
 
-    ``suspects`` are codecs with the same field names (another number of signs, the SoA norm, a table of another width), by the words that describe
-    them.
+    ``suspects`` are codecs with the same field names (another number of signs, the SoA norm, a table of another width),
+    by the words that describe them.
     """
     expected = codec.encode(k, v)
     answers: dict[str, list[str]] = {}

@@ -1,9 +1,9 @@
 """The floating-point grids of the plain formats: rounding to them, their codes and their spacing.
 
-bfloat16 is the upper half of float32. E4M3 is OCP FP8 (bias 7, no infinity, largest 448, NaN 0x7F/0xFF); E5M2 is OCP FP8 (bias 15,
-infinity 0x7C, largest finite 57344). All rounding is to nearest, ties to even, as the hardware casts do. Beyond the largest finite
-number the casts saturate, like ``cvt.rn.satfinite`` on NVIDIA GPUs and torch's E4M3 cast since 2.13 (older ones give NaN);
-torch's E5M2 cast gives infinity.
+bfloat16 is the upper half of float32. E4M3 is OCP FP8 (bias 7, no infinity, largest 448, NaN 0x7F/0xFF); E5M2 is OCP
+FP8 (bias 15, infinity 0x7C, largest finite 57344). All rounding is to nearest, ties to even, as the hardware casts do.
+Beyond the largest finite number the casts saturate, like ``cvt.rn.satfinite`` on NVIDIA GPUs and torch's E4M3 cast
+since 2.13 (older ones give NaN); torch's E5M2 cast gives infinity.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """K, V and Q that hurt: what real caches hold and Gaussian noise does not.
 
-All numbers are bfloat16 numbers, as engines hand them to a store kernel, so that no error of the input is booked on the format. Magnitudes
-stay where fp16 norms, scales and minima do not overflow: beyond that a codec refuses, which is tested apart.
+All numbers are bfloat16 numbers, as engines hand them to a store kernel, so that no error of the input is booked on the
+format. Magnitudes stay where fp16 norms, scales and minima do not overflow: beyond that a codec refuses, which is
+tested apart.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def samples(*, head_size: int, tokens: int = 64, heads: int = 2, queries: int = 
 def realistic_queries(k: Floats, count: int, *, seed: int = 0) -> Floats:
     """Return queries [count, heads, head_size] that attend as real ones do.
 
-    Each looks for one token: along its key, with Gaussian noise of half that length, as long as sqrt(head_size) (the length that makes q k /
-    sqrt(head_size) of order |k|); keys much longer than the median are taken as of that length, so that logits stay below about 30.
+    Each looks for one token: along its key, with Gaussian noise of half that length, as long as sqrt(head_size) (the
+    length that makes q k / sqrt(head_size) of order |k|); keys much longer than the median are taken as of that length,
+    so that logits stay below about 30.
     """
     generator = np.random.default_rng([seed, 7, count])
     tokens, heads, size = k.shape

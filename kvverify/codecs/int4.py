@@ -1,19 +1,21 @@
 """int4_per_token_head: ``[K][K scale][V][V scale]``, K and V rotated, asymmetric, the zero point hidden inside the scale.
 
-Source: vLLM 0.32 ``attention/ops/int4_per_token_head.py``. Both K and V go through the randomised Hadamard transform (signs, then the
-unnormalised transform, in blocks of the largest power of two that divides the head size) and are rounded to the model's dtype. Then
+Source: vLLM 0.32 ``attention/ops/int4_per_token_head.py``. Both K and V go through the randomised Hadamard transform
+(signs, then the unnormalised transform, in blocks of the largest power of two that divides the head size) and are
+rounded to the model's dtype. Then
 
     s = max((max - min) / 15, 1e-6);  z = clamp(round(-min / s), 0, 15);  q = clamp(round(y * (1 / s) + z), 0, 15)
 
-with rounding half away from zero. Even dimension in the low nibble. The stored float32 is s with its low four mantissa bits replaced by z:
-scales must be moved as bits. Decode: (q - z) * s' with s' = the stored scale without those bits, rotated back and divided by the block.
+with rounding half away from zero. Even dimension in the low nibble. The stored float32 is s with its low four mantissa
+bits replaced by z: scales must be moved as bits. Decode: (q - z) * s' with s' = the stored scale without those bits,
+rotated back and divided by the block.
 
-On a GPU the transform runs through bfloat16 (hadacore or a Triton product), so only the order-of-addition path for CPUs, which this
-codec follows in float32, is byte-exact.
+On a GPU the transform runs through bfloat16 (hadacore or a Triton product), so only the order-of-addition path for
+CPUs, which this codec follows in float32, is byte-exact.
 
-Bound, in the rotated basis: s/2 where -z s <= y <= (15 - z) s, else also the distance to that range (z is clamped, so a row that lies
-on one side of zero loses everything beyond 15 s); |q - z| |s - s'| <= 15 s 2^-19; the rounding to the model's dtype. Rotating back by
-entries +-1/b, an element errs by at most the sum over its block divided by b.
+Bound, in the rotated basis: s/2 where -z s <= y <= (15 - z) s, else also the distance to that range (z is clamped, so a
+row that lies on one side of zero loses everything beyond 15 s); |q - z| |s - s'| <= 15 s 2^-19; the rounding to the
+model's dtype. Rotating back by entries +-1/b, an element errs by at most the sum over its block divided by b.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ class Int4Codec(SlotCodec):
     def invalid(self, fields: Mapping[str, Bytes]) -> dict[str, Bools]:
         """Return broken promises: scales finite and at least 1e-6 (four low bits aside), and indices that span the range.
 
-        Where the zero point was not clamped, lowest and highest index lie at least 14 apart. UltraQuant slots of the same size keep both promises.
+        Where the zero point was not clamped, lowest and highest index lie at least 14 apart. UltraQuant slots of the
+        same size keep both promises.
         """
         broken: dict[str, Bools] = {}
         for name in ("k", "v"):

@@ -1,12 +1,12 @@
 """The interface that all codecs share.
 
-Formats come in two kinds. In a *slot format* every (token, KV head) owns bytes of its own, so tokens may come one at a time and
-in any order: :class:`SlotCodec`, ``encode(k, v) -> uint8 [tokens, heads, slot_bytes]``. Others share scales over many tokens
-(KIVI's keys) or wrap whole layers (LMCache's serde) and can only encode a sequence. Every codec can do that:
-``encode_sequence(k, v) -> Encoded``, named byte planes whose sum is what the sequence costs.
+Formats come in two kinds. In a *slot format* every (token, KV head) owns bytes of its own, so tokens may come one at a
+time and in any order: :class:`SlotCodec`, ``encode(k, v) -> uint8 [tokens, heads, slot_bytes]``. Others share scales
+over many tokens (KIVI's keys) or wrap whole layers (LMCache's serde) and can only encode a sequence. Every codec can do
+that: ``encode_sequence(k, v) -> Encoded``, named byte planes whose sum is what the sequence costs.
 
-Shapes: K and V are float16, bfloat16 or float32 ``[tokens, heads, head_size]``, decoded ones float32 of the same shape. Keys
-are *cached* keys: after RoPE, as a cache holds them.
+Shapes: K and V are float16, bfloat16 or float32 ``[tokens, heads, head_size]``, decoded ones float32 of the same shape.
+Keys are *cached* keys: after RoPE, as a cache holds them.
 """
 
 from __future__ import annotations
@@ -150,9 +150,9 @@ class SlotCodec(Codec):
     def decode(self, slots: Any, *, check: bool = True) -> Pair:
         """Return K and V, float32 [tokens, heads, head_size], from uint8 slots [tokens, heads, slot bytes].
 
-        With ``check`` the invariants of the format are tested first, so that bytes of another preset, head size or byte order
-        raise where they can be told apart (:meth:`invalid` of each codec says which can). Without, damaged slots are decoded
-        as an engine would.
+        With ``check`` the invariants of the format are tested first, so that bytes of another preset, head size or byte
+        order raise where they can be told apart (:meth:`invalid` of each codec says which can). Without, damaged slots
+        are decoded as an engine would.
 
         Raises:
             CodecError: dtype, rank or size of the slots; bytes this codec never writes.

@@ -1,13 +1,15 @@
 """KIVI: keys asymmetric per channel over groups of tokens, values per token over groups of channels, recent tokens unquantised.
 
-Source: arXiv 2402.02750 (section 3, algorithm 1): scale = (max - min) / (2^bits - 1), q = round((x - min) / scale), x' = q * scale + min. Scale and
-minimum are stored as fp16. KIVI's own kernels do this arithmetic in half precision; here it is float32 with the *stored* scale and
-minimum, so that the codes are the best for what will be read. No byte-exactness against KIVI's kernels is claimed.
+Source: arXiv 2402.02750 (section 3, algorithm 1): scale = (max - min) / (2^bits - 1), q = round((x - min) / scale), x'
+= q * scale + min. Scale and minimum are stored as fp16. KIVI's own kernels do this arithmetic in half precision; here
+it is float32 with the *stored* scale and minimum, so that the codes are the best for what will be read. No
+byte-exactness against KIVI's kernels is claimed.
 
-A token's bytes depend on its neighbours: a group of keys is quantised when its residual window is full. So KIVI encodes sequences only.
+A token's bytes depend on its neighbours: a group of keys is quantised when its residual window is full. So KIVI encodes
+sequences only.
 
-Bound: half a stored scale, plus what the fp16 rounding of minimum and scale cuts off at the two ends: (2^bits - 1) times that of the
-scale, plus that of the minimum; residual tokens: half the spacing of the model's dtype.
+Bound: half a stored scale, plus what the fp16 rounding of minimum and scale cuts off at the two ends: (2^bits - 1)
+times that of the scale, plus that of the minimum; residual tokens: half the spacing of the model's dtype.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """A KVQuant-style format for *cached* keys: non-uniform levels, per-channel keys, per-token values, outliers kept apart.
 
-Source of the ideas: arXiv 2401.18079 (KVQuant). This is a variant under its own name, ``kvquant_cached``, for two reasons. KVQuant
-quantises keys *before* RoPE, where channels keep their magnitude over all tokens; a KV cache holds keys after RoPE, in which each
-pair of channels turns with the position, and the un-rotated ones are gone. And KVQuant derives its levels from a calibration set
-weighted by the loss's sensitivity; here they are the one-dimensional k-means of the very numbers that are encoded.
+Source of the ideas: arXiv 2401.18079 (KVQuant). This is a variant under its own name, ``kvquant_cached``, for two
+reasons. KVQuant quantises keys *before* RoPE, where channels keep their magnitude over all tokens; a KV cache holds
+keys after RoPE, in which each pair of channels turns with the position, and the un-rotated ones are gone. And KVQuant
+derives its levels from a calibration set weighted by the loss's sensitivity; here they are the one-dimensional k-means
+of the very numbers that are encoded.
 
-A vector is one channel over all tokens (K) or one token over all channels (V), of one head. Its ``outliers`` share that lies farthest from its
-mean is stored exactly (as fp16); the rest is mapped to z = (x - min) / scale with scale = max - min, both fp16, and the code is the nearest of
-2^bits levels (fp16), which all vectors of K, or of V, share. Value = min + level * scale.
+A vector is one channel over all tokens (K) or one token over all channels (V), of one head. Its ``outliers`` share that
+lies farthest from its mean is stored exactly (as fp16); the rest is mapped to z = (x - min) / scale with scale = max -
+min, both fp16, and the code is the nearest of 2^bits levels (fp16), which all vectors of K, or of V, share. Value = min
++ level * scale.
 
-Bound: the reach of the cell of z, times the scale: z, levels and edges are those stored, so that their rounding is part of z. An
-outlier errs by its fp16 rounding.
+Bound: the reach of the cell of z, times the scale: z, levels and edges are those stored, so that their rounding is part
+of z. An outlier errs by its fp16 rounding.
 """
 
 from __future__ import annotations

@@ -38,8 +38,9 @@ def midpoints_from_double(head_size: int, bits: int) -> Floats:
 def _solve(head_size: int, bits: int) -> NDArray[np.float64]:
     """Return the centroids in double precision.
 
-    Start: the middles of 2^bits equal cells of +-3.5 sigma; the outer edges are +-10.5 sigma. A round moves each centroid to the
-    mean of its cell (trapezoid rule, 200 steps); rounds end when none moves by 1e-10, and the set before that round is kept.
+    Start: the middles of 2^bits equal cells of +-3.5 sigma; the outer edges are +-10.5 sigma. A round moves each
+    centroid to the mean of its cell (trapezoid rule, 200 steps); rounds end when none moves by 1e-10, and the set
+    before that round is kept.
     """
     sigma = head_size**-0.5
     count = 2**bits

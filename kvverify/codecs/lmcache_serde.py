@@ -6,10 +6,11 @@ Source: LMCache 0.5.6 ``lmcache/v1/distributed/serde/turboquant/turboquant.py``.
     compressed         [layers between, blocks, block_tokens, heads, slot]    uint8, TurboQuant slots
     raw last layers    [2, skip_last, tokens, hidden]                         the source dtype
 
-Slots are those of :mod:`kvverify.codecs.turboquant`, but keys are multiplied by random signs before the rotation, drawn for the layer's number
-inside the object; so slots of vLLM and of this serde are not interchangeable, though of equal size (k8v4 slots are: it rotates nothing).
-Nothing in the blob tells preset, head size, dtype or version: another configuration of the same size decodes without a word, except
-where a slot's own promises break (``TurboQuantCodec.invalid``).
+Slots are those of :mod:`kvverify.codecs.turboquant`, but keys are multiplied by random signs before the rotation, drawn
+for the layer's number inside the object; so slots of vLLM and of this serde are not interchangeable, though of equal
+size (k8v4 slots are: it rotates nothing). Nothing in the blob tells preset, head size, dtype or version: another
+configuration of the same size decodes without a word, except where a slot's own promises break
+(``TurboQuantCodec.invalid``).
 
 Slots behind the last token are uninitialised memory in LMCache; here they are zeros. Compare ``valid_bytes`` only.
 """
@@ -72,7 +73,8 @@ class LmcacheTurboQuant:
         """Return the blob, uint8 [bytes], of K and V [2, layers, tokens, heads * head_size].
 
         Raises:
-            CodecError: first dimension not 2 (vLLM's fused views have 1), hidden size no multiple of the head size, numbers.
+            CodecError: first dimension not 2 (vLLM's fused views have 1), hidden size no multiple of the head size,
+            numbers.
         """
         array, layers, tokens, heads = self._checked(kv)
         first, compressed, last, size = self._parts(layers, tokens, heads)

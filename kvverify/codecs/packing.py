@@ -13,8 +13,8 @@ from kvverify.codecs.arrays import Bytes, Floats
 def pack(index: NDArray[Any], bits: int) -> Bytes:
     """Pack integers [..., n] below 2^bits into a little-endian bit stream, uint8 [..., ceil(n * bits / 8)].
 
-    For 4 bits: the even dimension in the low nibble. For 3 bits: eight indices are one 24-bit little-endian word. (vLLM 0.32,
-    ``attention/ops/triton_turboquant_store.py``.)
+    For 4 bits: the even dimension in the low nibble. For 3 bits: eight indices are one 24-bit little-endian word. (vLLM
+    0.32, ``attention/ops/triton_turboquant_store.py``.)
     """
     codes = index.astype(np.uint8)
     if bits == 8:

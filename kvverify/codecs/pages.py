@@ -1,10 +1,12 @@
 """Where the slots of one block lie in its page: numerics apart, bytes moved only.
 
-The places come from :mod:`kvverify.layout.row`: cells one after another in token-major (NHC) or head-major (HNC) order, or vLLM's structure
-of arrays on gfx950 (the ``..._soa`` formats: data of all cells first, then norms, scales and minima in arrays over the tokens).
+The places come from :mod:`kvverify.layout.row`: cells one after another in token-major (NHC) or head-major (HNC) order,
+or vLLM's structure of arrays on gfx950 (the ``..._soa`` formats: data of all cells first, then norms, scales and minima
+in arrays over the tokens).
 
-The SoA presets store another norm (see :mod:`kvverify.codecs.turboquant`): an AoS slot put into a SoA page keeps the right size and the wrong
-norm. Encode with the ``_soa`` codec instead; dividing a stored fp16 norm rounds twice and is not byte-exact.
+The SoA presets store another norm (see :mod:`kvverify.codecs.turboquant`): an AoS slot put into a SoA page keeps the
+right size and the wrong norm. Encode with the ``_soa`` codec instead; dividing a stored fp16 norm rounds twice and is
+not byte-exact.
 """
 
 from __future__ import annotations

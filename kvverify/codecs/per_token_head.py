@@ -1,11 +1,12 @@
 """int8 and fp8 with one float32 scale a token and head inside the slot: ``[K][K scale][V][V scale]``.
 
-Source: vLLM 0.32 ``attention/ops/triton_reshape_and_cache_flash.py`` (``_reshape_cache_per_token_head``): scale = max(absmax / top, 1e-6)
-with top = 127 or 448, y = x * (1 / scale); int8 rounds half away from zero, fp8 E4M3 to nearest even. Value = code * scale.
+Source: vLLM 0.32 ``attention/ops/triton_reshape_and_cache_flash.py`` (``_reshape_cache_per_token_head``): scale =
+max(absmax / top, 1e-6) with top = 127 or 448, y = x * (1 / scale); int8 rounds half away from zero, fp8 E4M3 to nearest
+even. Value = code * scale.
 
-Bound: int8 half a step, scale / 2; fp8 half the spacing at x / scale, times the scale. Nothing is clamped: absmax / scale is the top.
-The float32 quotient, reciprocal and products err by 2^-24 each, 2^-21 |x| together; for int8 that also moves the point of rounding.
-The floor of 1e-6 leaves rows below it with a step of 1e-6.
+Bound: int8 half a step, scale / 2; fp8 half the spacing at x / scale, times the scale. Nothing is clamped: absmax /
+scale is the top. The float32 quotient, reciprocal and products err by 2^-24 each, 2^-21 |x| together; for int8 that
+also moves the point of rounding. The floor of 1e-6 leaves rows below it with a step of 1e-6.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ SLACK = np.float32(2.0**-21)
 class PerTokenHeadCodec(SlotCodec):
     """int8_per_token_head or fp8_per_token_head.
 
-    Idempotent: absmax comes back as fl(top * scale), and a scale that is itself fl(absmax / top) is found again from it, for every one of the 2^23
-    float32 mantissas and both tops (counted; it does not hold for scales that are no such quotient). The codes are off by 2^-22
-    relative before they are rounded again.
+    Idempotent: absmax comes back as fl(top * scale), and a scale that is itself fl(absmax / top) is found again from
+    it, for every one of the 2^23 float32 mantissas and both tops (counted; it does not hold for scales that are no such
+    quotient). The codes are off by 2^-22 relative before they are rounded again.
     """
 
     idempotent: ClassVar[bool] = True

@@ -31,8 +31,8 @@ GRIDS = {grid.name: grid for grid in (BF16, FP16, E4M3, E5M2)}
 class HalfCodec(SlotCodec):
     """bf16 or fp16: ``[K][V]``, two bytes an element.
 
-    Bound: round to nearest errs by at most half the spacing of the element's binade. Idempotent: a number of the grid rounds to
-    itself. fp16 refuses numbers that would become infinite (|x| >= 65520).
+    Bound: round to nearest errs by at most half the spacing of the element's binade. Idempotent: a number of the grid
+    rounds to itself. fp16 refuses numbers that would become infinite (|x| >= 65520).
     """
 
     idempotent: ClassVar[bool] = True
@@ -81,14 +81,15 @@ class HalfCodec(SlotCodec):
 class Fp8Codec(SlotCodec):
     """fp8 per tensor or per head: ``[K][V]``, one byte an element, code = fp8(x / scale), value = fp8 * scale.
 
-    ``k_scale`` and ``v_scale`` are one number (per tensor) or one a head (per head), and are no part of the slot: decoding with
-    other scales than those of encoding cannot be detected. :func:`fp8_scales` calibrates them.
+    ``k_scale`` and ``v_scale`` are one number (per tensor) or one a head (per head), and are no part of the slot:
+    decoding with other scales than those of encoding cannot be detected. :func:`fp8_scales` calibrates them.
 
     Source: vLLM 0.32 ``attention/ops/triton_reshape_and_cache_flash.py`` (``key_load / tl.load(k_scale)``).
 
-    Bound: half the spacing of the grid at x / scale, times the scale; numbers beyond the largest are clamped and err by the
-    distance to it. The float32 division and product add at most 2 * 2^-24 relative each, taken as 2^-22 |x|. Idempotent: a code
-    times its scale divided by it differs from the code by 2^-22 relative, a thousandth of half its spacing.
+    Bound: half the spacing of the grid at x / scale, times the scale; numbers beyond the largest are clamped and err by
+    the distance to it. The float32 division and product add at most 2 * 2^-24 relative each, taken as 2^-22 |x|.
+    Idempotent: a code times its scale divided by it differs from the code by 2^-22 relative, a thousandth of half its
+    spacing.
     """
 
     k_scale: float | tuple[float, ...] = 1.0

@@ -1,7 +1,7 @@
 """What a format costs at tensor level, in measures that see scale and offset.
 
-Correlation and cosine are blind: corr(x, 2x) = corr(x, x + 3) = 1. They are given, and labelled, because others publish them.
-An undefined measure (a step of zero, a constant row) is None or left out and counted, never a zero.
+Correlation and cosine are blind: corr(x, 2x) = corr(x, x + 3) = 1. They are given, and labelled, because others publish
+them. An undefined measure (a step of zero, a constant row) is None or left out and counted, never a zero.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ QUERY_CHUNK = 64
 class PartQuality:
     """K or V alone.
 
-    ``over_bound`` is the largest error / derived bound of an element, ``over_vector_bound`` the largest length of an error / that of the derived
-    bound of a vector: above 1 the codec, or its derivation, is wrong.
+    ``over_bound`` is the largest error / derived bound of an element, ``over_vector_bound`` the largest length of an
+    error / that of the derived bound of a vector: above 1 the codec, or its derivation, is wrong.
     """
 
     max_error: float
@@ -44,9 +44,9 @@ class AttentionQuality:
     """softmax(Q K^T / sqrt(D)) V with encoded K and V against the exact ones, over all (query, head).
 
     ``relative_error`` is |o' - o| / |o|. ``over_bound`` is the largest |o' - o| / bound over all output elements, by
-    :func:`attention_bound`. A top-1 flip is a query whose best position is, by the exact logits, truly worse than the best:
-    ties do not count. ``inner_product_bias`` is the mean of (q k' - q k), in units of the root mean square of q k; ``inner_product_slope`` the least-squares
-    slope of q k' over q k: 1 is unbiased.
+    :func:`attention_bound`. A top-1 flip is a query whose best position is, by the exact logits, truly worse than the
+    best: ties do not count. ``inner_product_bias`` is the mean of (q k' - q k), in units of the root mean square of q
+    k; ``inner_product_slope`` the least-squares slope of q k' over q k: 1 is unbiased.
     """
 
     queries: int
@@ -95,8 +95,8 @@ class Quality:
 def quality(codec: Codec, k: Any, v: Any, q: Any) -> Quality:
     """Encode, decode and measure.
 
-    Shapes: K and V [tokens, heads, head_size], Q [queries, query heads, head_size] with query heads a multiple of heads; query
-    head h reads KV head h // (query heads / heads), as engines group them.
+    Shapes: K and V [tokens, heads, head_size], Q [queries, query heads, head_size] with query heads a multiple of
+    heads; query head h reads KV head h // (query heads / heads), as engines group them.
 
     Raises:
         CodecError: shapes, dtypes or numbers the codec cannot take; query heads that do not divide.
@@ -126,10 +126,10 @@ def quality(codec: Codec, k: Any, v: Any, q: Any) -> Quality:
 def attention_bound(weights: Doubles, logit_bound: Doubles, v: Doubles, v_bound: Doubles) -> Doubles:
     """Return the largest output error [queries, head_size] that the bounds of K and V allow.
 
-    Derivation: a logit moves by at most d = max over tokens of sum |q_i| bound(k_i) / sqrt(D). Then each softmax weight changes by a factor
-    within e^(+-2d), so |p' - p| <= p (e^(2d) - 1), and with o' - o = sum (p' - p) v' + sum p (v' - v):
-    |o' - o| <= (e^(2d) - 1) sum p (|v| + bound(v)) + sum p bound(v). Since weights also sum to one, the first factor is at most 2 times the largest |v'|; for
-    wide bounds that says little, and for 4-bit keys it usually does.
+    Derivation: a logit moves by at most d = max over tokens of sum |q_i| bound(k_i) / sqrt(D). Then each softmax weight
+    changes by a factor within e^(+-2d), so |p' - p| <= p (e^(2d) - 1), and with o' - o = sum (p' - p) v' + sum p (v' -
+    v): |o' - o| <= (e^(2d) - 1) sum p (|v| + bound(v)) + sum p bound(v). Since weights also sum to one, the first
+    factor is at most 2 times the largest |v'|; for wide bounds that says little, and for 4-bit keys it usually does.
 
     Shapes: weights [queries, tokens], logit_bound [queries], v and v_bound [tokens, head_size].
     """

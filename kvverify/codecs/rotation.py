@@ -1,7 +1,7 @@
 """Hadamard rotations and the pseudo-random signs that some formats put before them.
 
-Source: Sylvester's construction; signs as drawn by torch's CPU generator (a Mersenne Twister seeded with 32 bits), which numpy's
-MT19937 reproduces word for word. ``tests/codecs`` holds both against torch.
+Source: Sylvester's construction; signs as drawn by torch's CPU generator (a Mersenne Twister seeded with 32 bits),
+which numpy's MT19937 reproduces word for word. ``tests/codecs`` holds both against torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def hadamard(size: int) -> Floats:
 def butterflies(x: Floats, *, scale: float = 1.0) -> Floats:
     """Return the fast Hadamard transform over the last axis, each of its log2(n) stages times ``scale``, in float32.
 
-    The order of additions is that of both vLLM's int4 (scale 1) and UltraQuant (scale 1/sqrt(2)) kernels: strides 1, 2, 4, ...
+    The order of additions is that of both vLLM's int4 (scale 1) and UltraQuant (scale 1/sqrt(2)) kernels: strides 1, 2,
+    4, ...
     """
     size = x.shape[-1]
     # Long inner loops: a stage works on whole rows of [size, vectors]. A copy, since one vector alone is its own transpose.
@@ -51,7 +52,8 @@ def butterflies(x: Floats, *, scale: float = 1.0) -> Floats:
 def lmcache_signs(size: int, layer: int) -> Floats:
     """Return the +-1 signs of LMCache's TurboQuant serde for a layer's number inside the object, float32 [size].
 
-    As ``torch.randint(0, 2, (size,))`` * 2 - 1 from a CPU generator seeded with 42 + 1337 * layer: the lowest bit of each word.
+    As ``torch.randint(0, 2, (size,))`` * 2 - 1 from a CPU generator seeded with 42 + 1337 * layer: the lowest bit of
+    each word.
     """
     words = _mersenne_words(LMCACHE_SEED + LMCACHE_STRIDE * layer, size)
     return (words & 1).astype(np.float32) * 2 - 1

@@ -1,26 +1,30 @@
 """TurboQuant: rotated keys on a Lloyd-Max grid with a norm, values uniform with scale and minimum.
 
 Source (formulas and byte order, vLLM 0.32): ``attention/ops/triton_turboquant_store.py``, ``attention/ops/
-triton_turboquant_decode.py`` (``_tq_full_dequant_kv``), ``model_executor/layers/quantization/turboquant/``; for the norm of the
-structure-of-arrays variant ``attention/ops/turboquant_soa/triton_turboquant_store.py``.
+triton_turboquant_decode.py`` (``_tq_full_dequant_kv``), ``model_executor/layers/quantization/turboquant/``; for the
+norm of the structure-of-arrays variant ``attention/ops/turboquant_soa/triton_turboquant_store.py``.
 
 Encode, for one token and head, in float32:
 
-* key (kb = 3 or 4 bits): n = |k|, y = (k / (n + 1e-8)) R, index = number of midpoints <= y; stored: indices, fp16(n). R is Sylvester's
-  Hadamard matrix / sqrt(D), as a float32 matrix product (its summation order decides indices within float32 error of a midpoint).
-  The SoA variants of norm-corrected presets store fp16(n / |c|), c being the vector of chosen centroids.
+* key (kb = 3 or 4 bits): n = |k|, y = (k / (n + 1e-8)) R, index = number of midpoints <= y; stored: indices, fp16(n). R
+  is Sylvester's Hadamard matrix / sqrt(D), as a float32 matrix product (its summation order decides indices within
+  float32 error of a midpoint). The SoA variants of norm-corrected presets store fp16(n / |c|), c being the vector of
+  chosen centroids.
 * key of k8v4: fp8 E4M3, saturated, no scale.
-* value (vb bits): s = max((max - min) / (2^vb - 1), 1e-8), q = clip(trunc((v - min) / s + 0.5)); stored: q, fp16(s), fp16(min).
+* value (vb bits): s = max((max - min) / (2^vb - 1), 1e-8), q = clip(trunc((v - min) / s + 0.5)); stored: q, fp16(s),
+  fp16(min).
 
 Decode: k = fp16(fp16(n) c / sqrt(sum c^2 + 1e-16)) R^T, v = fp16(q fp16(s) + fp16(min)).
 
-Bound. Let y be the rotated unit key, b_j the largest distance from y_j to the centroid of its cell: for an inner cell the larger
-distance to its two edges, for the outer ones |y_j| - |c_outer| if that is larger (a spike of one coordinate is far outside). Then
-with c = y + e, |e_j| <= b_j, each coordinate of the rotated-back difference is at most |b|_1 / sqrt(D), since all entries of R are
-+-1/sqrt(D). The norm correction adds c (1/|c| - 1), of length | 1 - |c| |. Both ends being unit vectors the whole is at most 2.
-So each |error| <= n min(2, |b|_1 / sqrt(D) + | 1 - |c| |), which is loose: the signs of e would have to follow a row of R. The length of the
-error vector is at most n min(2, |b|_2 + | 1 - |c| |), and that is sharp to a small factor (``vector_bound``). To both come |fp16(n) - n| and the fp16 rounding of the result, each 2^-11 relative
-or 2^-25 absolute. Value: s/2, plus (2^vb - 1) times the fp16 rounding of s, plus that of min, plus that of the result.
+Bound. Let y be the rotated unit key, b_j the largest distance from y_j to the centroid of its cell: for an inner cell
+the larger distance to its two edges, for the outer ones |y_j| - |c_outer| if that is larger (a spike of one coordinate
+is far outside). Then with c = y + e, |e_j| <= b_j, each coordinate of the rotated-back difference is at most |b|_1 /
+sqrt(D), since all entries of R are +-1/sqrt(D). The norm correction adds c (1/|c| - 1), of length | 1 - |c| |. Both
+ends being unit vectors the whole is at most 2. So each |error| <= n min(2, |b|_1 / sqrt(D) + | 1 - |c| |), which is
+loose: the signs of e would have to follow a row of R. The length of the error vector is at most n min(2, |b|_2 + | 1 -
+|c| |), and that is sharp to a small factor (``vector_bound``). To both come |fp16(n) - n| and the fp16 rounding of the
+result, each 2^-11 relative or 2^-25 absolute. Value: s/2, plus (2^vb - 1) times the fp16 rounding of s, plus that of
+min, plus that of the result.
 """
 
 from __future__ import annotations
@@ -70,12 +74,12 @@ PRESETS |= {
 class TurboQuantCodec(SlotCodec):
     """One TurboQuant preset.
 
-    ``signs_layer``: None for vLLM, which uses no random signs; else the layer's number inside the object whose signs LMCache's
-    serde puts before the rotation. ``strict``: refuse norms, scales and minima that overflow fp16; without it they are stored as
-    infinity, as the kernels do.
+    ``signs_layer``: None for vLLM, which uses no random signs; else the layer's number inside the object whose signs
+    LMCache's serde puts before the rotation. ``strict``: refuse norms, scales and minima that overflow fp16; without it
+    they are stored as infinity, as the kernels do.
 
-    Not idempotent: the rotation back and forth, the fp16 rounding of scale and minimum and of the results move them. The fp8 key
-    bytes of k8v4 are: every E4M3 number is an fp16 number and rounds to itself.
+    Not idempotent: the rotation back and forth, the fp16 rounding of scale and minimum and of the results move them.
+    The fp8 key bytes of k8v4 are: every E4M3 number is an fp16 number and rounds to itself.
     """
 
     signs_layer: int | None = None
@@ -184,8 +188,9 @@ class TurboQuantCodec(SlotCodec):
     def invalid(self, fields: Mapping[str, Bytes]) -> dict[str, Bools]:
         """Return broken promises: finite fp16 fields, no negative norm or scale, and every V row uses its lowest and highest index.
 
-        The last one tells most foreign bytes apart (another preset of the same size, another head size, swapped V nibbles do
-        not show). K indices promise nothing: 4-bit AoS bytes with SoA norms, or with LMCache's signs, decode without a word.
+        The last one tells most foreign bytes apart (another preset of the same size, another head size, swapped V
+        nibbles do not show). K indices promise nothing: 4-bit AoS bytes with SoA norms, or with LMCache's signs, decode
+        without a word.
         """
         index = unpack(fields["v"], self.preset.value_bits, self.head_size)
         scale, low = floats_of(fields["v_scale"], "<f2"), floats_of(fields["v_min"], "<f2")

@@ -1,12 +1,14 @@
 """UltraQuant 4-bit: FP4 E2M1 in groups of 32 with power-of-two scales, keys Hadamard-rotated: ``[K][K scales][V][V scales]``.
 
-Source: vLLM 0.32 ``attention/ops/ultraquant/format.py`` and ``triton_store.py``: scale = 2^floor(log2(0.156 absmax) + 0.5) as one byte
-exponent + 127 (0: a group of zeros), code = number of midpoints below x / scale, mapped to E2M1 bits; even dimension in the low nibble;
-value = code * scale. Keys: fast Hadamard transform, each stage times 1/sqrt(2) in float32. No norm, no rotation of V.
+Source: vLLM 0.32 ``attention/ops/ultraquant/format.py`` and ``triton_store.py``: scale = 2^floor(log2(0.156 absmax) +
+0.5) as one byte exponent + 127 (0: a group of zeros), code = number of midpoints below x / scale, mapped to E2M1 bits;
+even dimension in the low nibble; value = code * scale. Keys: fast Hadamard transform, each stage times 1/sqrt(2) in
+float32. No norm, no rotation of V.
 
-Bound. scale / absmax lies in 0.156 * [2^-0.5, 2^0.5], so absmax / scale is between 4.53 and 9.07, and the largest level is 6: up to 3.07 scales
-are clipped away. Elsewhere the error is at most the reach of the level's cell (a quarter below 1.75, then up to 0.5 and 1), times
-the scale. A group whose exponent is below -126 loses everything. Keys: the sum over all D rotated coordinates / sqrt(D).
+Bound. scale / absmax lies in 0.156 * [2^-0.5, 2^0.5], so absmax / scale is between 4.53 and 9.07, and the largest level
+is 6: up to 3.07 scales are clipped away. Elsewhere the error is at most the reach of the level's cell (a quarter below
+1.75, then up to 0.5 and 1), times the scale. A group whose exponent is below -126 loses everything. Keys: the sum over
+all D rotated coordinates / sqrt(D).
 """
 
 from __future__ import annotations

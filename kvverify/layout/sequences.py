@@ -30,8 +30,8 @@ class Plane:
 class KiviGeometry:
     """KIVI: how many tokens are quantised and how many stay in the model's 16-bit dtype.
 
-    Keys are quantised in whole residual windows (the last ``tokens % residual`` stay), values all but the last ``residual``.
-    Source: arXiv 2402.02750, section 3 and algorithm 1.
+    Keys are quantised in whole residual windows (the last ``tokens % residual`` stay), values all but the last
+    ``residual``. Source: arXiv 2402.02750, section 3 and algorithm 1.
     """
 
     tokens: int
