@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import zlib
 from collections.abc import Callable
@@ -26,6 +27,9 @@ from kvverify.roundtrip.program import (
 
 MIN_STEPS = 8
 _SPREAD = (1 << 521) - 1  # a Mersenne prime above every pool size, hence coprime to every product of sizes
+# Hypothesis draws one integer in twenty from the constants of the modules that happen to be loaded; from here on there are none, so
+# that a resumed run, which has loaded others, draws the very same programs.
+_BASE = int.from_bytes(hashlib.sha512(b"kvverify").digest(), "big") << 1024
 _SLOW_BLOCKS = 6  # blocks in one call for kernels that run in an interpreter
 
 
@@ -50,7 +54,7 @@ def programs(draw: st.DrawFn, shape: Shape, salt: int = 0, max_steps: int = 14) 
     The payload seed is a digest of the steps and ``salt``: equal programs are equal to the bit, different ones share no bytes.
     """
     model = Model(shape.blocks, shape.host_slots, shape.blocks_per_slot)
-    count = draw(st.integers(MIN_STEPS, max_steps))
+    count = MIN_STEPS + _up_to(draw, max_steps - MIN_STEPS)
     steps: list[Step] = []
     for left in range(count, 0, -1):
         step = _step(draw, shape, model, left)
@@ -77,7 +81,7 @@ def _step(draw: st.DrawFn, shape: Shape, model: Model, left: int) -> Step:
     if left < MIN_STEPS:
         possible.append(_check)
     # the later alternatives are the interesting ones, the first the simplest: Hypothesis shrinks towards index 0
-    return possible[draw(_up_to(len(possible) - 1))](draw, shape, model)
+    return possible[_up_to(draw, len(possible) - 1)](draw, shape, model)
 
 
 def _storable(shape: Shape, model: Model) -> bool:
@@ -93,7 +97,7 @@ def _filled(model: Model, group: int) -> list[int]:
 
 
 def _fill(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
-    group = draw(_up_to(shape.groups - 1)) if shape.groups > 1 else 0
+    group = _up_to(draw, shape.groups - 1) if shape.groups > 1 else 0
     # the first one often fills the pool, so that the stores after it have many blocks to choose from
     count = _count(draw, shape, len(shape.blocks), often_small=bool(model.filled))
     return Fill(_choose(draw, shape.blocks, count), group)
@@ -101,11 +105,11 @@ def _fill(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
 
 def _store(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     groups = [g for g in range(shape.groups) if _filled(model, g)]
-    group = groups[draw(_up_to(len(groups) - 1))] if len(groups) > 1 else groups[0]
+    group = groups[_up_to(draw, len(groups) - 1)] if len(groups) > 1 else groups[0]
     filled, per_slot = _filled(model, group), shape.blocks_per_slot
     most = min(_count(draw, shape, 2 * len(filled), often_small=False), shape.host_slots * per_slot)
     count = most if shape.partial_slots else max(1, most // per_slot) * per_slot
-    repeated = count > len(filled) or draw(_up_to(7)) == 7
+    repeated = count > len(filled) or _up_to(draw, 7) == 7
     blocks = _repeat(draw, filled, count) if repeated else _choose(draw, tuple(filled), count)
     return Store(blocks, _choose(draw, tuple(range(shape.host_slots)), -(-count // per_slot)), group)
 
@@ -139,7 +143,7 @@ def _load_all(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
 def _load_part(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     slot = _pick(draw, _loadable(shape, model))
     group, held = model.stored[slot]
-    first = draw(_up_to(held - 1))
+    first = _up_to(draw, held - 1)
     # loads of a part run to the end of what the slot holds, as a hit that starts inside a chunk does
     return LoadPart(slot, first, _choose(draw, shape.blocks, held - first), group)
 
@@ -150,7 +154,7 @@ def _forget(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
 
 def _evict(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
     filled = tuple(model.filled)
-    return Evict(_choose(draw, filled, 1 + draw(_up_to(min(3, len(filled)) - 1))))
+    return Evict(_choose(draw, filled, 1 + _up_to(draw, min(3, len(filled)) - 1)))
 
 
 def _check(draw: st.DrawFn, shape: Shape, model: Model) -> Step:
@@ -178,7 +182,7 @@ def _count(draw: st.DrawFn, shape: Shape, most: int, *, often_small: bool = True
     }
     choices = sorted(b for b in borders if 1 <= b <= most)
     # half of what is filled and loaded is small: it costs little, and most faults show in it as well
-    index = draw(_up_to((2 if often_small else 1) * len(choices) - 1))
+    index = _up_to(draw, (2 if often_small else 1) * len(choices) - 1)
     return choices[index] if index < len(choices) else choices[(index - len(choices)) % min(3, len(choices))]
 
 
@@ -192,10 +196,15 @@ def _choose(draw: st.DrawFn, numbers: Ids, count: int) -> Ids:
     return tuple(pool[:count])
 
 
+def _up_to(draw: st.DrawFn, most: int) -> int:
+    """Draw a number from 0 to ``most``; Hypothesis shrinks and mutates it as one."""
+    return draw(_from_base(most)) - _BASE
+
+
 @functools.lru_cache(maxsize=4096)
-def _up_to(most: int) -> st.SearchStrategy[int]:
+def _from_base(most: int) -> st.SearchStrategy[int]:
     # made once per size: making a strategy costs as much as drawing from it
-    return st.integers(0, most)
+    return st.integers(_BASE, _BASE + most)
 
 
 def _repeat(draw: st.DrawFn, numbers: list[int], count: int) -> Ids:
@@ -209,8 +218,8 @@ def _repeat(draw: st.DrawFn, numbers: list[int], count: int) -> Ids:
 
 def _code(draw: st.DrawFn, count: int) -> int:
     # Hypothesis prefers small integers, in which only the first digits would vary: a factor spreads them, 0 stays 0
-    return draw(_up_to(count - 1)) * _SPREAD % count if count > 1 else 0
+    return _up_to(draw, count - 1) * _SPREAD % count if count > 1 else 0
 
 
 def _pick(draw: st.DrawFn, numbers: list[int]) -> int:
-    return numbers[draw(_up_to(len(numbers) - 1))] if len(numbers) > 1 else numbers[0]
+    return numbers[_up_to(draw, len(numbers) - 1)] if len(numbers) > 1 else numbers[0]

@@ -77,7 +77,8 @@ def test_a_peak_holds_the_arena_and_what_it_is_compared_with(flip: bool) -> None
         text=True,
         check=True,
     )
-    assert 1.9 < float(ended.stdout.split(":")[1].strip(" }\n")) < 3.5
+    # arena and shadow, less what of a small arena finds room in memory that the warm-up has given back
+    assert 1.7 < float(ended.stdout.split(":")[1].strip(" }\n")) < 3.5
 
 
 def test_every_part_is_named_in_the_usage() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -94,3 +96,36 @@ def test_the_last_slot_may_be_partly_filled() -> None:
 def test_unknown_steps_are_named(data: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"step"):
         step_from_json(data)
+
+
+DRAWN = """
+import hashlib, sys
+{imports}
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from kvverify.roundtrip.strategies import Shape, programs
+drawn = []
+
+@seed(3)
+@settings(max_examples=100, database=None, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(programs(Shape(tuple(range(33)), 2, 6, 4, True, True)))
+def collect(program):
+    drawn.append(program)
+
+collect()
+print(len(drawn), hashlib.sha256(repr(drawn).encode()).hexdigest())
+"""
+
+
+def test_what_is_drawn_depends_on_no_module_that_happens_to_be_loaded() -> None:
+    # a resumed run drew other programs than the run it resumed: Hypothesis takes constants from the modules it finds loaded
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", DRAWN.format(imports=imports)], capture_output=True, text=True, check=True
+        ).stdout
+        for imports in (
+            "",
+            "import kvverify.report.html, kvverify.layout.models, kvverify.faults.catalogue, bench.checks",
+        )
+    }
+    assert len(outputs) == 1
+    assert outputs.pop().startswith("100 ")
