@@ -74,7 +74,7 @@ def test_nothing_executed_is_exit_3(capsys: pytest.CaptureFixture[str], torch: M
 def test_no_layout_that_the_kernel_takes_is_exit_3(
     capsys: pytest.CaptureFixture[str], vllm: ModuleType, tmp_path: Path
 ) -> None:
-    arguments = ["--model", "llama-3.1-8b", "--examples", "8", "--out", tmp_path / "run"]
+    arguments: list[str | Path] = ["--model", "llama-3.1-8b", "--examples", "8", "--out", tmp_path / "run"]
     code, out, _ = kvverify(capsys, "roundtrip", "--kernel", "vllm-triton", *arguments)
     assert code == 3
     assert "DMA" in out  # why it does not take pages of this size
@@ -94,7 +94,7 @@ def test_json_is_the_last_line(capsys: pytest.CaptureFixture[str], torch: Module
 
 
 def test_a_run_is_never_overwritten(capsys: pytest.CaptureFixture[str], torch: ModuleType, tmp_path: Path) -> None:
-    arguments = ["roundtrip", "--kernel", "torch", "--examples", "0", "--out", tmp_path / "run"]
+    arguments: list[str | Path] = ["roundtrip", "--kernel", "torch", "--examples", "0", "--out", tmp_path / "run"]
     kvverify(capsys, *arguments)
     before = (tmp_path / "run" / "events.ndjson").read_bytes()
     code, _, err = kvverify(capsys, *arguments)
@@ -111,7 +111,14 @@ def test_resume_takes_no_other_options(capsys: pytest.CaptureFixture[str], torch
 
 
 def test_a_model_layout_is_verified(capsys: pytest.CaptureFixture[str], torch: ModuleType, tmp_path: Path) -> None:
-    arguments = ["--model", "smollm2-135m", "--kv-cache-dtype", "turboquant_4bit_nc", "--examples", "4"]
+    arguments: list[str | Path] = [
+        "--model",
+        "smollm2-135m",
+        "--kv-cache-dtype",
+        "turboquant_4bit_nc",
+        "--examples",
+        "4",
+    ]
     code, out, _ = kvverify(capsys, "roundtrip", "--kernel", "torch", *arguments, "--out", tmp_path / "run")
     assert code == 0
     assert "bf16 + turboquant_4bit_nc" in out
@@ -122,7 +129,7 @@ def test_a_layout_file_is_what_the_layout_command_printed(
 ) -> None:
     _, printed, _ = kvverify(capsys, "layout", "smollm2-135m", "--num-blocks", "3", "--json")
     (tmp_path / "layout.json").write_text(printed.splitlines()[-1])
-    arguments = ["--layout", tmp_path / "layout.json", "--examples", "4", "--out", tmp_path / "run"]
+    arguments: list[str | Path] = ["--layout", tmp_path / "layout.json", "--examples", "4", "--out", tmp_path / "run"]
     code, out, _ = kvverify(capsys, "roundtrip", "--kernel", "torch", *arguments)
     assert code == 0, out
 
@@ -130,7 +137,16 @@ def test_a_layout_file_is_what_the_layout_command_printed(
 def test_f04_names_the_field_that_was_cut_and_replays(
     capsys: pytest.CaptureFixture[str], torch: ModuleType, tmp_path: Path
 ) -> None:
-    arguments = ["--kv-cache-dtype", "turboquant_4bit_nc", "--examples", "16", "--seed", "1", "--out", tmp_path / "run"]
+    arguments: list[str | Path] = [
+        "--kv-cache-dtype",
+        "turboquant_4bit_nc",
+        "--examples",
+        "16",
+        "--seed",
+        "1",
+        "--out",
+        tmp_path / "run",
+    ]
     code, out, _ = kvverify(capsys, "roundtrip", "--kernel", "torch", "--plant", "F04", *arguments)
     assert code == 1
     assert "v_scale, v_min" in out
@@ -176,7 +192,7 @@ def test_a_failure_file_that_is_not_there(capsys: pytest.CaptureFixture[str], tm
 def test_a_kernel_that_raises_ends_with_exit_1_and_the_command_that_replays_it(
     capsys: pytest.CaptureFixture[str], torch: ModuleType, tmp_path: Path
 ) -> None:
-    arguments = ["--kernel", f"{EVIL}:Raises", "--examples", "16", "--out", tmp_path / "run"]
+    arguments: list[str | Path] = ["--kernel", f"{EVIL}:Raises", "--examples", "16", "--out", tmp_path / "run"]
     code, out, _ = kvverify(capsys, "roundtrip", *arguments)
     assert code == 1
     assert "the copy engine is on fire" in out
