@@ -34,7 +34,11 @@ def test_what_the_reference_encodes_needs_no_forgiveness(preset: str) -> None:
 def test_a_changed_byte_is_never_forgiven_away_from_the_boundaries(preset: str, data: st.DataObject) -> None:
     one = codec(preset)
     rows = rows_that_hurt(one, 3)
-    token = data.draw(st.sampled_from([i for i, cancels in enumerate(rows.cancelling) if not cancels]))
+    # a value half-way between two steps may go either way; which rows have one depends on the drawn numbers
+    half_way = np.abs(exact(one, rows.k, rows.v).position % 1 - 0.5).min(-1) < 1e-3
+    clear = [i for i, cancels in enumerate(rows.cancelling) if not cancels and not half_way[i].any()]
+    assert len(clear) > 1
+    token = data.draw(st.sampled_from(clear))
     byte = data.draw(st.integers(0, one.bytes_per_token_and_head - 1))
     slots = one.encode(rows.k, rows.v)
     found = slots.copy()
