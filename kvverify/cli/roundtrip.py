@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import run_options, sources
+from kvverify.cli.options import refuse_beside_resume, run_options, sources
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the arena lives."
 )
 @click.option(
-    "--examples", type=click.IntRange(min=0), metavar="N", help="Sequences per kernel (an eighth for slow ones)."
+    "--examples", type=click.IntRange(min=0), metavar="N", help="Sequences per kernel (a quarter for slow ones)."
 )
 @click.option("--budget", metavar="TIME", help="Time for all kernels together, such as 60s, 10m, 2h.")
 @click.option(
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     default="dev",
     show_default=True,
     metavar="P",
-    help="ci (derandomised, 480 sequences), dev (60 s), soak (1 h).",
+    help="ci (derandomised, 528 sequences), dev (60 s), soak (1 h).",
 )
 @click.option(
     "--plant", default="", metavar="FAULT", help="Plant a fault in the kernels, such as F04; the run must then fail."
@@ -76,7 +76,7 @@ def command(context: click.Context, /, **given: Any) -> int:
     if given["device"] != "cpu":
         raise UsageError("--device cuda: copy kernels on a GPU are not part of this version; expected cpu")
     if given["resume"] is not None:
-        _refuse_beside_resume(context)
+        refuse_beside_resume(context)
         folder = RunFolder.open(given["resume"])
         earlier = read_events(folder.events)
         return _run(context, folder, options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
@@ -138,14 +138,6 @@ def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         model = load_model(given["model"])
         return (to_document(recipe_for(model, dtype or "auto", tp=given["tp"], block_size=given["block_size"])),)
     return tuple(to_document(r) for r in (filter_pool(dtype) if dtype is not None else campaign_pool()))
-
-
-def _refuse_beside_resume(context: click.Context) -> None:
-    named = [name for name, source in sources(context).items() if source == "command line"]
-    extra = sorted(set(named) - {"resume", "as_json"})
-    if extra:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in extra)
-        raise UsageError(f"--resume goes on with the run as it was started; leave out {flags}")
 
 
 def _run(

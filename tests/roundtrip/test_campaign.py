@@ -30,7 +30,7 @@ from kvverify.kernels.registry import resolve
 from kvverify.layout.place import place
 from kvverify.layout.pool import campaign_pool
 from kvverify.report.log import read_events
-from kvverify.roundtrip.campaign import PROFILES, Campaign, Plan
+from kvverify.roundtrip.campaign import PROFILES, Campaign, Plan, Profile
 
 EVIL = Path(__file__).with_name("evil.py")
 E = TypeVar("E", bound=Event)
@@ -51,7 +51,7 @@ def run_campaign(
         sources=(resolve(spec),),
         recipes=RECIPES,
         seed=seed,
-        profile=PROFILES["ci"],
+        profile=Profile("tests", batch=16, max_steps=14),
         examples=examples,
         **choices,
     )
