@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import json_option, out_option, seed_option, sources
+from kvverify.cli.options import json_option, refuse_beside_resume, run_options, seed_option, sources
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvverify.conformance.bench import BenchRow
     from kvverify.conformance.verify import Plan
+    from kvverify.events import Event
     from kvverify.report.folder import RunFolder
 
 
@@ -37,9 +40,7 @@ def command() -> None:
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the kernels run."
 )
-@out_option
-@seed_option
-@json_option
+@run_options
 @click.pass_context
 def verify_command(context: click.Context, /, **given: Any) -> int:
     """Hold vLLM's TurboQuant kernels and LMCache's serdes against the reference codecs.
@@ -48,9 +49,15 @@ def verify_command(context: click.Context, /, **given: Any) -> int:
     number may differ where the exact value lies within float32 error of a decision point; those are counted.
     """
     from kvverify.report.folder import RunFolder
+    from kvverify.report.log import read_events
 
+    if given["resume"] is not None:
+        refuse_beside_resume(context)
+        folder = RunFolder.open(given["resume"])
+        earlier = read_events(folder.events)
+        return _run_verify(context, folder, _plan_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
     plan = _plan(given)
-    return _run_verify(context, RunFolder.create(given["out"], "codecs-verify"), plan, as_json=given["as_json"])
+    return _run_verify(context, RunFolder.create(given["out"], "codecs-verify"), plan, [], as_json=given["as_json"])
 
 
 def _plan(given: dict[str, Any]) -> Plan:
@@ -84,7 +91,30 @@ def _plan(given: dict[str, Any]) -> Plan:
     )
 
 
-def _run_verify(context: click.Context, folder: RunFolder, plan: Plan, *, as_json: bool) -> int:
+def _plan_of(events: Sequence[Event], where: Path) -> Plan:
+    """Return the plan of the run that ``events`` are the beginning of."""
+    from kvverify.conformance.verify import Plan
+    from kvverify.events import CodecCompared, RunStarted
+
+    start = next((e for e in events if isinstance(e, RunStarted)), None)
+    wanted = {"presets", "head_sizes", "libraries", "named", "device"}
+    if start is None or start.command != "codecs verify" or not wanted <= set(start.options):
+        raise UsageError(
+            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of codecs verify"
+        )
+    options = start.options
+    return Plan(
+        presets=tuple(options["presets"]),
+        head_sizes=tuple(options["head_sizes"]),
+        libraries=tuple(options["libraries"]),
+        named=frozenset(options["named"]),
+        device=options["device"],
+        seed=start.seed,
+        done=tuple(e for e in events if isinstance(e, CodecCompared)),
+    )
+
+
+def _run_verify(context: click.Context, folder: RunFolder, plan: Plan, earlier: list[Event], *, as_json: bool) -> int:
     import dataclasses
     import time
 
@@ -105,10 +135,19 @@ def _run_verify(context: click.Context, folder: RunFolder, plan: Plan, *, as_jso
         "named": sorted(plan.named),
         "device": plan.device,
     }
-    bus = EventBus([EventWriter(folder), LiveConsole(total=plan.comparisons, unit="comparison")])
+    live = LiveConsole(total=plan.comparisons, unit="comparison", done=len(plan.done))
+    bus = EventBus([EventWriter(folder), live], earlier)
     began, interrupted = time.monotonic(), False
     try:
-        bus.emit(RunStarted(command="codecs verify", version=kvverify.__version__, seed=plan.seed, options=options))
+        bus.emit(
+            RunStarted(
+                command="codecs verify",
+                version=kvverify.__version__,
+                seed=plan.seed,
+                options=options,
+                resumed=bool(earlier),
+            )
+        )
         try:
             verify(dataclasses.replace(plan, logs=folder.path), bus.emit)
         except KeyboardInterrupt:

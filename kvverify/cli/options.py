@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from kvverify.errors import UsageError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 out_option = click.option(
@@ -52,3 +54,15 @@ def sources(context: click.Context) -> dict[str, str]:
     words = {"COMMANDLINE": "command line", "ENVIRONMENT": "environment"}
     found = {name: context.get_parameter_source(name) for name in context.params}
     return {name: words.get(source.name, "default") for name, source in found.items() if source is not None}
+
+
+def refuse_beside_resume(context: click.Context) -> None:
+    """Refuse options beside ``--resume``: they come from the log.
+
+    Raises:
+        UsageError: an option other than ``--json`` was given, which is named.
+    """
+    given = {name for name, source in sources(context).items() if source == "command line"} - {"resume", "as_json"}
+    flags = sorted(option.opts[0] for option in context.command.params if option.name in given)
+    if flags:
+        raise UsageError(f"--resume goes on with the run as it was started; leave out {', '.join(flags)}")

@@ -26,20 +26,37 @@ class Check:
     seconds: float = 0.0
 
 
-def timed(library: str, fmt: str, head_size: int, what: str, run: Callable[[], tuple[Difference, int, str]]) -> Check:
-    """Run one comparison that returns its difference, the numbers near a midpoint, and a note; what it raises is a finding."""
-    began = time.monotonic()
-    numbers: dict[str, Any]
-    try:
-        found, near, note = run()
-        numbers = {
-            "compared_bytes": found.compared_bytes,
-            "different_bytes": found.different_bytes,
-            "near_midpoint": near,
-            "headline": found.headline,
-            "note": note,
-        }
-    except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
-        lines = str(error).strip().splitlines() or [""]
-        numbers = {"compared_bytes": 0, "different_bytes": 0, "headline": f"raised {type(error).__name__}: {lines[0]}"}
-    return Check(library, fmt, head_size, what, seconds=time.monotonic() - began, **numbers)
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One comparison that is still to be made; ``run`` returns its difference, the numbers near a midpoint, and a note."""
+
+    library: str
+    format: str
+    head_size: int
+    what: str
+    run: Callable[[], tuple[Difference, int, str]]
+
+    @property
+    def name(self) -> tuple[str, int, str]:
+        """What tells it from the others of its library."""
+        return self.format, self.head_size, self.what
+
+    def check(self) -> Check:
+        """Make and time it; what it raises is a finding."""
+        began = time.monotonic()
+        numbers: dict[str, Any]
+        try:
+            found, near, note = self.run()
+            numbers = {
+                "compared_bytes": found.compared_bytes,
+                "different_bytes": found.different_bytes,
+                "near_midpoint": near,
+                "headline": found.headline,
+                "note": note,
+            }
+        except (ValueError, RuntimeError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
+            lines = str(error).strip().splitlines() or [""]
+            headline = f"raised {type(error).__name__}: {lines[0]}"
+            numbers = {"compared_bytes": 0, "different_bytes": 0, "headline": headline}
+        seconds = time.monotonic() - began
+        return Check(self.library, self.format, self.head_size, self.what, seconds=seconds, **numbers)

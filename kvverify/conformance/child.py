@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kvverify.conformance.check import Check
+from kvverify.conformance.check import Comparison
 from kvverify.errors import EnvironmentProblem
 
 Message = dict[str, Any]
@@ -39,7 +39,7 @@ def _vllm(request: Message) -> Iterator[Message]:
     yield {"probe": {"available": True, "reason": "", "provenance": kernels.provenance()}}
     for preset in request["presets"]:
         for head_size in request["head_sizes"]:
-            yield from map(_message, check_vllm(kernels, preset, head_size, request["seed"]))
+            yield from _made(check_vllm(kernels, preset, head_size, request["seed"]), request)
 
 
 def _lmcache(request: Message) -> Iterator[Message]:
@@ -50,17 +50,21 @@ def _lmcache(request: Message) -> Iterator[Message]:
     yield {"probe": {"available": True, "reason": "", "provenance": serdes.provenance()}}
     given = tuple(request["presets"])
     for head_size in request["head_sizes"]:
-        yield from map(_message, check_lmcache(serdes, given, head_size, request["seed"]))
+        yield from _made(check_lmcache(serdes, given, head_size, request["seed"]), request)
     part = "lmcache-storage"
     try:
         for head_size in request["head_sizes"]:
-            yield from map(_message, check_storage(serdes, given, head_size, request["seed"]))
+            yield from _made(check_storage(serdes, given, head_size, request["seed"]), request)
     except EnvironmentProblem as error:
         yield {"missing": {"part": part, "reason": str(error)}}
 
 
-def _message(check: Check) -> Message:
-    return {"check": dataclasses.asdict(check)}
+def _made(comparisons: Iterator[Comparison], request: Message) -> Iterator[Message]:
+    """Yield the outcome of each comparison that an interrupted run has not made yet."""
+    done = {tuple(name) for name in request["done"]}
+    for comparison in comparisons:
+        if comparison.name not in done:
+            yield {"check": dataclasses.asdict(comparison.check())}
 
 
 def main(write: Callable[[str], object]) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kvverify.codecs.plain import Fp8Codec
 from kvverify.codecs.turboquant import TurboQuantCodec
-from kvverify.conformance.check import Check, timed
+from kvverify.conformance.check import Comparison
 from kvverify.conformance.difference import Difference, compare_numbers, compare_plain, compare_slots, joined
 from kvverify.conformance.exact import U, forgiven, fp16_allowed
 from kvverify.conformance.inputs import Rows, rows_that_hurt
@@ -37,17 +37,17 @@ _HEADER = "<8sHHHHHHqqqqqqq"  # lmcache/v1/kv_codec/encoded_kv.py, version 1
 _INVALID = ("turboquant_5bit_nc", "turboquant_4bit", "fp8", "")
 
 
-def check_lmcache(serdes: LmcacheSerdes, presets: tuple[str, ...], head_size: int, seed: int) -> Iterator[Check]:
+def check_lmcache(serdes: LmcacheSerdes, presets: tuple[str, ...], head_size: int, seed: int) -> Iterator[Comparison]:
     """Yield the comparisons of all serdes at one head size."""
     for name, dtype in FP8.items():
         yield from _each("lmcache", name, head_size, _Fp8(serdes, name, dtype, head_size, seed).checks())
     yield from _each("lmcache", "asym_k16_v8", head_size, _Asymmetric(serdes, head_size, seed).checks())
     for preset in presets:
         yield from _each("lmcache", preset, head_size, _TurboQuant(serdes, preset, head_size, seed).checks())
-    yield timed("lmcache", "turboquant", head_size, "refuses", partial(_refusals, serdes, head_size))
+    yield Comparison("lmcache", "turboquant", head_size, "refuses", partial(_refusals, serdes, head_size))
 
 
-def check_storage(serdes: LmcacheSerdes, presets: tuple[str, ...], head_size: int, seed: int) -> Iterator[Check]:
+def check_storage(serdes: LmcacheSerdes, presets: tuple[str, ...], head_size: int, seed: int) -> Iterator[Comparison]:
     """Yield the comparisons through the StorageManager: the file that L2 holds, and the object that comes back from it."""
     cases: list[tuple[str, Any, dict[str, Any]]] = [
         ("fp8_e4m3", _Fp8(serdes, "fp8_e4m3", FP8["fp8_e4m3"], head_size, seed), {"type": "fp8"}),
@@ -61,14 +61,14 @@ def check_storage(serdes: LmcacheSerdes, presets: tuple[str, ...], head_size: in
         ),
     ]
     for name, serde, spec in cases:
-        yield timed(
+        yield Comparison(
             "lmcache", name, head_size, "through StorageManager and disk", partial(_storage, serdes, serde, spec)
         )
 
 
-def _each(library: str, fmt: str, head_size: int, checks: Mapping[str, Callable[[], Result]]) -> Iterator[Check]:
+def _each(library: str, fmt: str, head_size: int, checks: Mapping[str, Callable[[], Result]]) -> Iterator[Comparison]:
     for what, run in checks.items():
-        yield timed(library, fmt, head_size, what, run)
+        yield Comparison(library, fmt, head_size, what, run)
 
 
 def _storage(serdes: LmcacheSerdes, serde: _Fp8 | _TurboQuant, spec: Mapping[str, Any]) -> Result:

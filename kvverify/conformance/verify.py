@@ -17,6 +17,7 @@ from kvverify.events import CodecCompared, Event, KernelProbed
 
 LIBRARIES = ("vllm", "lmcache")
 HEAD_SIZES = (64, 128, 256)
+PROCESS = "process"  # in place of a comparison: the library died or hung in one
 CHILD = ["-m", "kvverify.conformance.child"]
 SILENCE_S = 300.0  # the longest that one comparison, or importing an engine on a busy machine, may take
 
@@ -25,7 +26,7 @@ SILENCE_S = 300.0  # the longest that one comparison, or importing an engine on 
 class Plan:
     """What to compare. ``named`` libraries were asked for: one that does not run makes the run inconclusive.
 
-    ``logs`` is the folder for what the libraries print, None to drop it.
+    ``logs`` is the folder for what the libraries print, None to drop it. ``done`` are the comparisons that an interrupted run has made.
     """
 
     presets: tuple[str, ...]
@@ -36,6 +37,7 @@ class Plan:
     seed: int = 0
     logs: Path | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    done: tuple[CodecCompared, ...] = ()
 
     @property
     def comparisons(self) -> int:
@@ -48,8 +50,12 @@ class Plan:
 
 def verify(plan: Plan, emit: Callable[[Event], None]) -> None:
     """Compare, library after library, and emit what was found."""
+    ended = {
+        e.library for e in plan.done if e.what == PROCESS
+    }  # died or hung: that is its result, a resume changes nothing
     for library in plan.libraries:
-        _one_library(plan, library, emit)
+        if library not in ended:
+            _one_library(plan, library, emit)
 
 
 def _one_library(plan: Plan, library: str, emit: Callable[[Event], None]) -> None:
@@ -77,7 +83,7 @@ def _lost(library: str, plan: Plan, headline: str) -> CodecCompared:
         library=library,
         format=", ".join(plan.presets),
         head_size=0,
-        what="process",
+        what=PROCESS,
         compared_bytes=0,
         different_bytes=0,
         headline=headline,
@@ -92,6 +98,7 @@ def _child(plan: Plan, library: str) -> Iterator[dict[str, Any]]:
         "head_sizes": plan.head_sizes,
         "device": plan.device,
         "seed": plan.seed,
+        "done": [(e.format, e.head_size, e.what) for e in plan.done if e.library == library],
     }
     log = plan.logs / f"{library}.log" if plan.logs else Path(os.devnull)
     with log.open("ab") as errors:

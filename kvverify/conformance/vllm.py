@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from kvverify.codecs.turboquant import TurboQuantCodec
-from kvverify.conformance.check import Check, timed
+from kvverify.conformance.check import Comparison
 from kvverify.conformance.difference import Difference, compare_numbers, compare_slots, joined
 from kvverify.conformance.exact import decoded_keys_allowed, forgiven
 from kvverify.conformance.inputs import Rows, rows_that_hurt
@@ -24,16 +24,16 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 NOTE_FP8 = "fp8 key bytes left out: the interpreter's fp8 cast is not exact; torch's cast stands in for it"
 
 
-def check_vllm(kernels: VllmTurboQuant, preset: str, head_size: int, seed: int) -> Iterator[Check]:
+def check_vllm(kernels: VllmTurboQuant, preset: str, head_size: int, seed: int) -> Iterator[Comparison]:
     """Yield the comparisons of one preset at one head size."""
     codec = TurboQuantCodec(preset, head_size, strict=False)
     for name, dtype in DTYPES.items():
         rows = rows_that_hurt(codec, seed, dtype=name, clear=kernels.interpreted)
-        yield timed("vllm", preset, head_size, f"store {name}", partial(_store, kernels, codec, rows, dtype))
+        yield Comparison("vllm", preset, head_size, f"store {name}", partial(_store, kernels, codec, rows, dtype))
         if codec.preset.key_bits == 8:
-            yield timed("vllm", preset, head_size, f"fp8 cast {name}", partial(_torch_cast, kernels, codec, rows))
+            yield Comparison("vllm", preset, head_size, f"fp8 cast {name}", partial(_torch_cast, kernels, codec, rows))
     rows = rows_that_hurt(codec, seed, clear=kernels.interpreted)
-    yield timed("vllm", preset, head_size, "dequant", partial(_dequant, kernels, codec, rows, seed))
+    yield Comparison("vllm", preset, head_size, "dequant", partial(_dequant, kernels, codec, rows, seed))
 
 
 def _spec(codec: TurboQuantCodec) -> TurboQuantPreset:

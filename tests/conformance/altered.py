@@ -96,11 +96,11 @@ def main(folder: Path) -> None:
     for i, (name, (where, old, new, preset)) in enumerate(CHANGES.items()):
         copy = changed(installed[where], old, new, folder / f"changed_{i}.py")
         setattr(kernels, where, copy)
-        checks = [dataclasses.asdict(c) for c in check_vllm(kernels, preset, 64, 5)]
+        checks = [dataclasses.asdict(c.check()) for c in check_vllm(kernels, preset, 64, 5)]
         setattr(kernels, where, installed[where])
         print(json.dumps({"change": name, "checks": checks}), flush=True)
     for preset in ("turboquant_4bit_nc", "turboquant_3bit_nc"):
-        checks = [dataclasses.asdict(c) for c in check_vllm(kernels, preset, 64, 5)]
+        checks = [dataclasses.asdict(c.check()) for c in check_vllm(kernels, preset, 64, 5)]
         print(json.dumps({"change": f"none, {preset}", "checks": checks}), flush=True)
 
 
