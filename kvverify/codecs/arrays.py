@@ -35,7 +35,7 @@ def as_float32(x: Any, what: str, head_size: int) -> Floats:
     if array.size == 0:
         raise CodecError(f"{what} is empty, shape {list(array.shape)}; expected at least one token and one head")
     array = np.ascontiguousarray(array, dtype=np.float32)
-    if not np.isfinite(array).all():
+    if not all(np.isfinite(array[part]).all() for part in token_chunks(len(array), array[0].size)):
         token, head, dim = (int(i[0]) for i in np.nonzero(~np.isfinite(array)))
         raise CodecError(
             f"{what} holds {array[token, head, dim]} at token {token}, head {head}, dimension {dim}; "

@@ -17,13 +17,14 @@ of z. An outlier errs by its fp16 rounding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvverify.codecs.arrays import Bools, Bytes, Floats, pair
+from kvverify.codecs.arrays import Bools, Bytes, Floats, pair, token_chunks
 from kvverify.codecs.floats import FP16
 from kvverify.codecs.interface import Codec, Encoded, Pair, require_own
 from kvverify.codecs.levels import Levels
@@ -37,17 +38,13 @@ _NO_LEVELS = Levels(np.empty(0, np.float32), np.empty(0, np.float32))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Vectors:
-    """One of K and V as vectors [heads, vectors, n]: range, levels and which elements are outliers."""
+    """Some vectors [vectors, n] of one head: range, levels and which elements are outliers."""
 
     x: Floats
-    low: Floats  # [heads, vectors, 1], an fp16 number
+    low: Floats  # [vectors, 1], an fp16 number
     scale: Floats  # the same
-    outlier_at: NDArray[np.int64]  # [heads, vectors, m], rising
+    outlier_at: NDArray[np.int64]  # [vectors, m], rising
     levels: Levels
-
-    def head(self, index: int) -> _Vectors:
-        """Return the vectors of one head, [vectors, n]."""
-        return _Vectors(self.x[index], self.low[index], self.scale[index], self.outlier_at[index], self.levels)
 
     @property
     def position(self) -> Floats:
@@ -70,6 +67,26 @@ class _Vectors:
         return mask
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """All of K, or of V: a view of the input as vectors [heads, vectors, n], with what holds for them."""
+
+    x: Floats
+    ends: Floats  # [heads, vectors, 2]: minimum and scale, fp16 numbers
+    outlier_at: NDArray[Any]  # [heads, vectors, m], in the integers that are stored
+    levels: Levels
+
+    def parts(self) -> Iterator[tuple[tuple[int, slice], _Vectors]]:
+        """Yield a few vectors at a time, which bounds the temporaries, with their place."""
+        for place in _places(self.x.shape):
+            low, scale = self.ends[place][:, :1], self.ends[place][:, 1:]
+            at = self.outlier_at[place].astype(np.int64)
+            yield place, _Vectors(np.ascontiguousarray(self.x[place]), low, scale, at, self.levels)
+
+
+Measure = Callable[[_Vectors], Floats]
+
+
 @dataclass(frozen=True)
 class NonUniformCodec(Codec):
     """``kvquant_cached`` with ``bits`` (2, 3 or 4) and the share of ``outliers`` of each vector, rounded up.
@@ -87,18 +104,16 @@ class NonUniformCodec(Codec):
         """Encode one layer's sequence; see :class:`kvverify.layout.sequences.NonUniformGeometry` for the planes."""
         keys, values = pair(k, v, self.head_size)
         tokens, heads, _ = keys.shape
-        geometry = self._geometry(tokens, heads)
-        planes: dict[str, Bytes] = {}
-        for name, vectors_of, x, index in (("k", self._keys, keys, "<u4"), ("v", self._values, values, "<u2")):
-            vectors = vectors_of(x)
-            planes[name] = np.stack([self._packed_codes(vectors.head(h)) for h in range(heads)])
-            planes[f"{name}_range"] = float_bytes(np.concatenate([vectors.low, vectors.scale], -1), "<f2")
-            at = np.ascontiguousarray(vectors.outlier_at.astype(index))
-            planes[f"{name}_outlier_at"] = at[..., None].view(np.uint8)
-            planes[f"{name}_outlier"] = float_bytes(np.take_along_axis(vectors.x, vectors.outlier_at, -1), "<f2")
-            planes[f"{name}_levels"] = float_bytes(vectors.levels.levels, "<f2")
-        shaped = {plane.name: planes[plane.name].reshape(plane.shape) for plane in geometry.planes()}
-        return Encoded(self.name, tokens, heads, self.head_size, shaped)
+        planes = {plane.name: np.empty(plane.shape, np.uint8) for plane in self._geometry(tokens, heads).planes()}
+        for name, side in (("k", self._keys(keys)), ("v", self._values(values))):
+            planes[f"{name}_range"] = float_bytes(side.ends, "<f2")
+            planes[f"{name}_outlier_at"] = side.outlier_at[..., None].view(np.uint8)
+            planes[f"{name}_levels"] = float_bytes(side.levels.levels, "<f2")
+            for place, vectors in side.parts():
+                planes[name][place] = self._packed_codes(vectors)
+                outliers = np.take_along_axis(vectors.x, vectors.outlier_at, -1)
+                planes[f"{name}_outlier"][place] = float_bytes(outliers, "<f2")
+        return Encoded(self.name, tokens, heads, self.head_size, planes)
 
     def decode_sequence(self, encoded: Encoded) -> Pair:
         """Return K and V.
@@ -108,9 +123,10 @@ class NonUniformCodec(Codec):
         """
         geometry = self._geometry(encoded.tokens, encoded.heads)
         require_own(self, encoded, {plane.name: plane.shape for plane in geometry.planes()})
-        keys = self._numbers(encoded, "k", "<u4", encoded.tokens).transpose(2, 0, 1)
-        values = self._numbers(encoded, "v", "<u2", self.head_size).transpose(1, 0, 2)
-        return Pair(np.ascontiguousarray(keys), np.ascontiguousarray(values))
+        out = Pair(*(np.empty((encoded.tokens, encoded.heads, self.head_size), np.float32) for _ in range(2)))
+        self._read(encoded, "k", "<u4", _key_vectors(out.k))
+        self._read(encoded, "v", "<u2", _value_vectors(out.v))
+        return out
 
     def step(self, k: Any, v: Any) -> Pair:
         """Return the width of each element's cell; for an outlier the fp16 spacing."""
@@ -133,47 +149,67 @@ class NonUniformCodec(Codec):
     def _geometry(self, tokens: int, heads: int) -> NonUniformGeometry:
         return NonUniformGeometry(tokens, heads, self.head_size, self.bits, self.outliers)
 
-    def _keys(self, k: Floats) -> _Vectors:
-        return self._vectors(np.ascontiguousarray(k.transpose(1, 2, 0)), self._geometry(*k.shape[:2]).key_outliers, "K")
+    def _keys(self, k: Floats) -> _Side:
+        return self._fitted(_key_vectors(k), self._geometry(*k.shape[:2]).key_outliers, "K", "<u4")
 
-    def _values(self, v: Floats) -> _Vectors:
-        return self._vectors(
-            np.ascontiguousarray(v.transpose(1, 0, 2)), self._geometry(*v.shape[:2]).value_outliers, "V"
-        )
+    def _values(self, v: Floats) -> _Side:
+        return self._fitted(_value_vectors(v), self._geometry(*v.shape[:2]).value_outliers, "V", "<u2")
 
-    def _vectors(self, x: Floats, outliers: int, what: str) -> _Vectors:
-        if np.abs(x).max() >= FP16.largest + 16:
-            raise CodecError(
-                f"{self.name}: {what} holds {np.abs(x).max():g}; outliers and ranges are fp16, at most 65504"
-            )
-        parts = [_range_and_outliers(head, outliers) for head in x]  # a head at a time bounds the temporaries
-        low, scale = np.stack([part[0] for part in parts]), np.stack([part[1] for part in parts])
-        at = np.stack([part[2] for part in parts])
-        vectors = _Vectors(x, low, scale, at, _NO_LEVELS)
+    def _fitted(self, x: Floats, outliers: int, what: str, index: str) -> _Side:
+        largest = max(x.max(), -x.min())
+        if largest >= FP16.largest + 16:
+            raise CodecError(f"{self.name}: {what} holds {largest:g}; outliers and ranges are fp16, at most 65504")
+        ends, at = np.empty((*x.shape[:2], 2), np.float32), np.empty((*x.shape[:2], outliers), index)
         thin = max(1, min(x.shape[-1], x.size // SAMPLE))
-        inside = np.concatenate([vectors.head(h).sampled(thin) for h in range(len(x))])
-        return replace(vectors, levels=_levels(inside if inside.size else np.zeros(1, np.float32), self.bits))
+        inside = []
+        for place in _places(x.shape):
+            part = np.ascontiguousarray(x[place])
+            low, scale, found = _range_and_outliers(part, outliers)
+            ends[place], at[place] = np.concatenate([low, scale], -1), found
+            inside.append(_Vectors(part, low, scale, found, _NO_LEVELS).sampled(thin))
+        z = np.concatenate(inside)
+        return _Side(x, ends, at, _levels(z if z.size else np.zeros(1, np.float32), self.bits))
 
-    def _numbers(self, encoded: Encoded, name: str, index: str, count: int) -> Floats:
-        planes = encoded.planes
-        levels = floats_of(planes[f"{name}_levels"], "<f2")
-        low, scale = (floats_of(planes[f"{name}_range"], "<f2")[..., i, None] for i in range(2))
-        x = low + levels[unpack(planes[name], self.bits, count)] * scale
-        at = np.ascontiguousarray(planes[f"{name}_outlier_at"]).view(index)[..., 0].astype(np.int64)
-        if at.size and at.max() >= count:
+    def _read(self, encoded: Encoded, name: str, index: str, out: Floats) -> None:
+        """Write the numbers of K or V into ``out``, a view [heads, vectors, n]."""
+        planes, count = encoded.planes, out.shape[-1]
+        levels, ends = floats_of(planes[f"{name}_levels"], "<f2"), floats_of(planes[f"{name}_range"], "<f2")
+        every_at = np.ascontiguousarray(planes[f"{name}_outlier_at"]).view(index)[..., 0]
+        if every_at.size and every_at.max() >= count:
             raise CodecError(
-                f"{self.name}: plane {name}_outlier_at points to {at.max()}; vectors have {count} elements"
+                f"{self.name}: plane {name}_outlier_at points to {every_at.max()}; vectors have {count} elements"
             )
-        np.put_along_axis(x, at, floats_of(planes[f"{name}_outlier"], "<f2"), axis=-1)
-        return np.asarray(x, np.float32)
+        for place in _places(out.shape):
+            low, scale = ends[place][:, :1], ends[place][:, 1:]
+            x = low + levels[unpack(planes[name][place], self.bits, count)] * scale
+            outliers = floats_of(planes[f"{name}_outlier"][place], "<f2")
+            np.put_along_axis(x, every_at[place].astype(np.int64), outliers, axis=-1)
+            out[place] = x
 
-    def _per_element(self, k: Any, v: Any, inside: Any, outlier: Any) -> Pair:
+    def _per_element(self, k: Any, v: Any, inside: Measure, outlier: Callable[[Floats], Floats]) -> Pair:
         keys, values = pair(k, v, self.head_size)
-        found = []
-        for vectors, back in ((self._keys(keys), (2, 0, 1)), (self._values(values), (1, 0, 2))):
-            measured = np.where(vectors.is_outlier, outlier(vectors.x), inside(vectors))
-            found.append(np.ascontiguousarray(measured.transpose(back), dtype=np.float32))
-        return Pair(*found)
+        found = Pair(np.empty_like(keys), np.empty_like(values))
+        sides = ((self._keys(keys), _key_vectors(found.k)), (self._values(values), _value_vectors(found.v)))
+        for side, out in sides:
+            for place, vectors in side.parts():
+                out[place] = np.where(vectors.is_outlier, outlier(vectors.x), inside(vectors))
+        return found
+
+
+def _key_vectors(k: Floats) -> Floats:
+    """Return a view [heads, channels, tokens] of keys [tokens, heads, channels]."""
+    return k.transpose(1, 2, 0)
+
+
+def _value_vectors(v: Floats) -> Floats:
+    """Return a view [heads, tokens, channels] of values [tokens, heads, channels]."""
+    return v.transpose(1, 0, 2)
+
+
+def _places(shape: tuple[int, ...]) -> list[tuple[int, slice]]:
+    """Return where vectors [heads, vectors, n] are cut: a head and a range of vectors each."""
+    heads, vectors, count = shape
+    return [(head, part) for head in range(heads) for part in token_chunks(vectors, count)]
 
 
 def _range_and_outliers(x: Floats, outliers: int) -> tuple[Floats, Floats, NDArray[np.int64]]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvverify.codecs import arrays
 from kvverify.codecs.inputs import sample
 from kvverify.codecs.kivi import KiviCodec
 from kvverify.codecs.kvquant import NonUniformCodec
@@ -69,6 +70,45 @@ def test_an_outlier_outside_its_vector_is_refused() -> None:
     encoded.planes["v_outlier_at"][0, 0, 0] = [64, 0]
     with pytest.raises(CodecError, match="plane v_outlier_at points to 64; vectors have 64 elements"):
         found.decode_sequence(encoded)
+
+
+@pytest.mark.parametrize("tokens", [1, 77, 300])
+@pytest.mark.parametrize(("bits", "outliers"), [(4, 0.01), (3, 0.25), (2, 0.0)])
+def test_cutting_into_chunks_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, bits: int, outliers: float
+) -> None:
+    s = sample("sink_tokens", head_size=64, tokens=tokens, heads=3)
+    found = NonUniformCodec("kvquant_cached", 64, bits=bits, outliers=outliers)
+
+    def everything() -> list[bytes]:
+        encoded = found.encode_sequence(s.k, s.v)
+        measures = (found.decode_sequence(encoded), found.step(s.k, s.v), found.bound(s.k, s.v))
+        return [plane.tobytes() for plane in encoded.planes.values()] + [x.tobytes() for m in measures for x in m]
+
+    whole = everything()
+    for elements in (1, 1000, 64 * 50):
+        monkeypatch.setattr(arrays, "CHUNK_ELEMENTS", elements)
+        assert everything() == whole
+
+
+def test_outliers_take_bounded_memory() -> None:
+    import tracemalloc
+
+    rows = np.random.default_rng(0).standard_normal((25_000, 4, 128), dtype=np.float32)
+    found = codec("kvquant_cached", 128)
+    encoded = found.encode_sequence(rows, rows)
+    returned = sum(plane.nbytes for plane in encoded.planes.values())
+    for work, size in (
+        (lambda: found.encode_sequence(rows, rows), returned),
+        (lambda: found.decode_sequence(encoded), 2 * rows.nbytes),
+        (lambda: found.bound(rows, rows), 2 * rows.nbytes),
+    ):
+        tracemalloc.start()
+        result = work()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert result is not None
+        assert peak - size < 50 << 20  # K alone is 49 MiB
 
 
 @pytest.mark.parametrize("order", ["LBNHC", "LBHNC"])
