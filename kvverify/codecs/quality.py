@@ -18,6 +18,7 @@ from kvverify.errors import CodecError
 
 Doubles = NDArray[np.float64]
 QUERY_CHUNK = 64
+GROWTH_LIMIT = 700.0  # e^709 is the largest that float64 holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,11 @@ def attention_bound(weights: Doubles, logit_bound: Doubles, v: Doubles, v_bound:
 
     Shapes: weights [queries, tokens], logit_bound [queries], v and v_bound [tokens, head_size].
     """
-    growth = np.expm1(np.minimum(2 * logit_bound, 700))[:, None]
     reach = np.abs(v) + v_bound
-    moved = np.minimum(growth * (weights @ reach), 2 * reach.max(0))
+    most, wide = 2 * reach.max(0), (2 * logit_bound > GROWTH_LIMIT)[:, None]
+    growth = np.expm1(np.minimum(2 * logit_bound, GROWTH_LIMIT))[:, None]
+    with np.errstate(over="ignore"):  # infinity loses against the finite ``most``
+        moved = np.where(wide, most, np.minimum(growth * (weights @ reach), most))
     return np.asarray(moved + weights @ v_bound, np.float64)
 
 

@@ -11,7 +11,7 @@ import pytest
 from kvverify.codecs.inputs import input_names, realistic_queries, sample
 from kvverify.codecs.interface import Pair
 from kvverify.codecs.plain import HalfCodec
-from kvverify.codecs.quality import quality
+from kvverify.codecs.quality import attention_bound, quality
 from kvverify.codecs.registry import codec
 from kvverify.codecs.turboquant import TurboQuantCodec
 from kvverify.errors import CodecError
@@ -53,6 +53,27 @@ def test_damaged_attention_is_seen_by_its_own_bound() -> None:
     s = sample("gaussian", head_size=64)
     found = quality(Spoiled("bf16", 64, 2.0), s.k, s.v, s.q)
     assert any(line.startswith("attention: output error is") for line in found.failures())
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6, 1e15])
+@pytest.mark.parametrize("name", ["bf16", "int8_per_token_head", "int4_per_token_head", "ultraquant_4bit"])
+def test_bounds_of_huge_inputs_are_finite(name: str, scale: float) -> None:
+    s = sample("gaussian", head_size=64)
+    k, v = (x * np.float32(scale) for x in (s.k, s.v))
+    found = quality(codec(name, 64), k, v, s.q * np.float32(scale))  # a RuntimeWarning is an error in these tests
+    assert found.failures() == []
+    assert 0 <= found.attention.over_bound <= 1
+
+
+def test_the_attention_bound_is_twice_the_largest_value_where_logits_may_be_anything() -> None:
+    v = np.array([[1e6, -3.0], [2e6, 1.0]])
+    v_bound = np.array([[10.0, 0.5], [20.0, 0.25]])
+    for logit in (340.0, 349.0, 351.0, 1e12):
+        for weights in ([[0.5, 0.5]], [[1.0, 0.0]]):
+            found = attention_bound(np.array(weights), np.array([logit]), v, v_bound)
+            assert np.array_equal(found, 2 * (np.abs(v) + v_bound).max(0) + weights @ v_bound)
+    exact = attention_bound(np.array([[0.5, 0.5]]), np.zeros(1), v, v_bound)
+    assert np.array_equal(exact, [[15.0, 0.375]])
 
 
 def test_flips_count_positions_that_are_truly_worse() -> None:
