@@ -15,7 +15,10 @@ from types import ModuleType
 
 STORE, DEQUANT = "_store_module", "_dequant_module"
 
-# name: (module, text that stands there once, what replaces it, preset)
+TABLE = "        midpoints,\n        kv_cache,"  # the arguments of the store kernel
+THREE_BITS = "__import__('kvverify.codecs.lloyd_max', fromlist=['midpoints']).midpoints(D, 3)"
+
+# name: (module, text that stands there once or once for each width of V, what replaces it, preset)
 CHANGES: dict[str, tuple[str, str, str, str]] = {
     "key nibbles swapped": (
         STORE,
@@ -61,6 +64,37 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
         "for _ in range(MSE_BITS - 1)",
         "turboquant_3bit_nc",
     ),
+    "scale one step up": (
+        STORE,
+        "sc_u16 = sc_f16.to(tl.uint16, bitcast=True)",
+        "sc_u16 = sc_f16.to(tl.uint16, bitcast=True) + 1",
+        "turboquant_4bit_nc",
+    ),
+    "minimum one step up": (
+        STORE,
+        "zr_u16 = zr_f16.to(tl.uint16, bitcast=True)",
+        "zr_u16 = zr_f16.to(tl.uint16, bitcast=True) + 1",
+        "turboquant_4bit_nc",
+    ),
+    "minimum of 3 bits one step up": (
+        STORE,
+        "zr_u16 = zr_f16.to(tl.uint16, bitcast=True)",
+        "zr_u16 = zr_f16.to(tl.uint16, bitcast=True) + 1",
+        "turboquant_3bit_nc",
+    ),
+    "sign of the rotated key": (STORE, "y = x_hat @ PiT", "y = -(x_hat @ PiT)", "turboquant_4bit_nc"),
+    "table of 3 bits": (
+        STORE,
+        TABLE,
+        TABLE.replace("midpoints", f"torch.cat([torch.from_numpy({THREE_BITS}), torch.full((8,), float('inf'))])"),
+        "turboquant_4bit_nc",
+    ),
+    "table of twice the head size": (
+        STORE,
+        TABLE,
+        TABLE.replace("midpoints", "midpoints * 0.5**0.5"),
+        "turboquant_4bit_nc",
+    ),
     "norm correction left out": (DEQUANT, "k_mse = k_mse * c_inv_norm", "k_mse = k_mse", "turboquant_4bit_nc"),
     "decoded norm forgotten": (DEQUANT, "k_recon = vec_norm * k_mse", "k_recon = k_mse", "turboquant_4bit_nc"),
     "block table ignored": (
@@ -73,10 +107,10 @@ CHANGES: dict[str, tuple[str, str, str, str]] = {
 
 
 def changed(installed: ModuleType, old: str, new: str, path: Path) -> ModuleType:
-    """Return a copy of ``installed``, loaded from ``path``, in which the only ``old`` is ``new``."""
+    """Return a copy of ``installed``, loaded from ``path``, in which ``old`` is ``new``."""
     assert installed.__file__ is not None
     source = Path(installed.__file__).read_text()
-    assert source.count(old) == 1, f"{installed.__name__} holds {old!r} {source.count(old)} times"
+    assert source.count(old) in {1, 2}, f"{installed.__name__} holds {old!r} {source.count(old)} times"
     path.write_text(source.replace(old, new))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

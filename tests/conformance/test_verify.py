@@ -145,6 +145,17 @@ def test_a_resumed_run_keeps_what_it_found(
     assert not (tmp_path / "asked").exists()  # that the library died is its result
 
 
+def test_a_library_that_compares_nothing_is_exit_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = [{"probe": {"available": True, "reason": "", "provenance": {}}}, {"done": True}]
+    script = tmp_path / "child.py"
+    script.write_text("".join(f"print({json.dumps(message)!r})\n" for message in messages))
+    monkeypatch.setattr(verify_module, "CHILD", [str(script)])
+    assert run(["codecs", "verify", "--library", "vllm", "--out", str(tmp_path / "run")]) == 3
+    assert "INCONCLUSIVE" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
