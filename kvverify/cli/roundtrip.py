@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the arena lives."
 )
 @click.option(
-    "--examples", type=click.IntRange(min=0), metavar="N", help="Sequences per kernel (a quarter for slow ones)."
+    "--examples", type=click.IntRange(min=0), metavar="N", help="Sequences per kernel (an eighth for slow ones)."
 )
 @click.option("--budget", metavar="TIME", help="Time for all kernels together, such as 60s, 10m, 2h.")
 @click.option(
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     default="dev",
     show_default=True,
     metavar="P",
-    help="ci (derandomised, 528 sequences), dev (60 s), soak (1 h).",
+    help="ci (derandomised, 1,056 sequences), dev (60 s), soak (1 h).",
 )
 @click.option(
     "--plant", default="", metavar="FAULT", help="Plant a fault in the kernels, such as F04; the run must then fail."

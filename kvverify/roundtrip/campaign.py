@@ -47,11 +47,11 @@ class Profile:
 
 
 PROFILES = {
-    "ci": Profile("ci", 4, 14, examples=528),
-    "dev": Profile("dev", 4, 14, budget_s=60.0),
+    "ci": Profile("ci", 8, 14, examples=1056),
+    "dev": Profile("dev", 8, 14, budget_s=60.0),
     "soak": Profile("soak", 8, 40, budget_s=3600.0),
 }
-SLOW_SHARE = 4  # a kernel in an interpreter gets this part of the examples
+SLOW_SHARE = 8  # a kernel in an interpreter gets this part of the examples
 _SLOW_BATCH = 2  # and small batches, so that it meets many layouts
 _SLOW_LAYERS = 16  # and no layouts of more layers, of which one sequence takes seconds
 
