@@ -47,8 +47,8 @@ class Profile:
 
 
 PROFILES = {
-    "ci": Profile("ci", 8, 14, examples=1056),
-    "dev": Profile("dev", 8, 14, budget_s=60.0),
+    "ci": Profile("ci", 8, 12, examples=1056),
+    "dev": Profile("dev", 8, 12, budget_s=60.0),
     "soak": Profile("soak", 8, 40, budget_s=3600.0),
 }
 SLOW_SHARE = 8  # a kernel in an interpreter gets this part of the examples

@@ -48,7 +48,7 @@ class Batch:
     refused: str = ""
 
 
-def hunt(child: Child, recipe: dict[str, Any], shape: Shape, *, seed: int, examples: int, max_steps: int = 14) -> Batch:
+def hunt(child: Child, recipe: dict[str, Any], shape: Shape, *, seed: int, examples: int, max_steps: int = 12) -> Batch:
     """Execute up to ``examples`` programs; stop at the first that fails and shrink it.
 
     Args:

@@ -48,7 +48,7 @@ class Shape:
 
 
 @st.composite
-def programs(draw: st.DrawFn, shape: Shape, salt: int = 0, max_steps: int = 14) -> Program:
+def programs(draw: st.DrawFn, shape: Shape, salt: int = 0, max_steps: int = 12) -> Program:
     """Draw a program of ``MIN_STEPS`` to ``max_steps`` steps that is valid for ``shape``.
 
     Hypothesis draws the number of steps and one number a step, from which all of the step follows: a draw costs as much as a
