@@ -183,6 +183,8 @@ def _count(rng: Random, shape: Shape, most: int, *, often_small: bool = True) ->
         most,
     }
     choices = sorted(b for b in borders if 1 <= b <= most)
+    if not often_small:
+        choices += [b for b in (16, 17) if b <= most]  # where launches and batches of 16 end, worth another chance
     # half of what is filled and loaded is small: it costs little, and most faults show in it as well
     index = _up_to(rng, (2 if often_small else 1) * len(choices) - 1)
     return choices[index] if index < len(choices) else choices[(index - len(choices)) % min(3, len(choices))]

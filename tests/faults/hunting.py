@@ -68,8 +68,9 @@ def hunt(make: Callable[[], CopyKernel], layout: Layout, examples: int = EXAMPLE
 def hunted(fault: Fault, layouts: int = 3) -> Outcome:
     """Plant ``fault`` into the torch reference and look for it in the first layouts that can show it."""
     outcome = Outcome()
-    for layout, _ in zip(showing(fault), range(layouts), strict=False):
-        outcome = hunt(lambda: fault.plant(reference()), layout)
+    for layout, number in zip(showing(fault), range(layouts), strict=False):
+        # other programs on each: layouts of one shape would get the same ones
+        outcome = hunt(lambda: fault.plant(reference()), layout, seed=11 + number)
         if outcome.failed:
             return outcome
     return outcome

@@ -107,7 +107,7 @@ def test_a_fault_that_nothing_sees_fails_the_run(torch: ModuleType) -> None:
     everywhere = dataclasses.replace(fault_named("F02"), shows=lambda *_: None)
     events = _run(faults=(everywhere,), recipes=campaign_pool()[:2])
     survivor = _planted(events)["F02"]
-    assert (survivor.outcome, survivor.examples) == ("survived", 96)
+    assert (survivor.outcome, survivor.examples) == ("survived", 192)  # 6 portions of 16 programs on 2 layouts
     assert verdict_of(events) is Verdict.FAIL
 
 
