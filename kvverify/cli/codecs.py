@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import json_option, refuse_beside_resume, run_options, seed_option, sources
+from kvverify.cli.options import json_option, refuse_beside_resume, run_options, seed_option
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def verify_command(context: click.Context, /, **given: Any) -> int:
         refuse_beside_resume(context)
         folder = RunFolder.open(given["resume"])
         earlier = read_events(folder.events)
-        return _run_verify(context, folder, _plan_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
+        return _run_verify(folder, _plan_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
     plan = _plan(given)
-    return _run_verify(context, RunFolder.create(given["out"], "codecs-verify"), plan, [], as_json=given["as_json"])
+    return _run_verify(RunFolder.create(given["out"], "codecs-verify"), plan, [], as_json=given["as_json"])
 
 
 def _plan(given: dict[str, Any]) -> Plan:
@@ -114,19 +114,12 @@ def _plan_of(events: Sequence[Event], where: Path) -> Plan:
     )
 
 
-def _run_verify(context: click.Context, folder: RunFolder, plan: Plan, earlier: list[Event], *, as_json: bool) -> int:
+def _run_verify(folder: RunFolder, plan: Plan, earlier: list[Event], *, as_json: bool) -> int:
     import dataclasses
-    import time
 
-    import kvverify
+    from kvverify.cli.running import run_checks
     from kvverify.conformance.verify import verify
-    from kvverify.events import EXIT_CODES, EXIT_INTERRUPTED, RunFinished, RunStarted
     from kvverify.report.console import LiveConsole
-    from kvverify.report.files import write_reports
-    from kvverify.report.final import json_line, print_summary, summary_json
-    from kvverify.report.log import EventBus, EventWriter
-    from kvverify.report.summary import summarise
-    from kvverify.roundtrip.record import run_record
 
     options = {
         "presets": list(plan.presets),
@@ -135,33 +128,16 @@ def _run_verify(context: click.Context, folder: RunFolder, plan: Plan, earlier: 
         "named": sorted(plan.named),
         "device": plan.device,
     }
-    live = LiveConsole(total=plan.comparisons, unit="comparison", done=len(plan.done))
-    bus = EventBus([EventWriter(folder), live], earlier)
-    began, interrupted = time.monotonic(), False
-    try:
-        bus.emit(
-            RunStarted(
-                command="codecs verify",
-                version=kvverify.__version__,
-                seed=plan.seed,
-                options=options,
-                resumed=bool(earlier),
-            )
-        )
-        try:
-            verify(dataclasses.replace(plan, logs=folder.path), bus.emit)
-        except KeyboardInterrupt:
-            interrupted = True
-        bus.emit(RunFinished(seconds=time.monotonic() - began, interrupted=interrupted))
-    finally:
-        bus.close()
-    folder.write_run_json(run_record(bus.events, options, sources(context)))
-    summary = summarise(bus.events)
-    write_reports(summary, folder)
-    print_summary(summary, folder.path, folder.html)
-    if as_json:
-        click.echo(json_line(summary_json(summary, folder.path)))
-    return EXIT_INTERRUPTED if interrupted else EXIT_CODES[summary.verdict]
+    return run_checks(
+        folder,
+        lambda emit: verify(dataclasses.replace(plan, logs=folder.path), emit),
+        command="codecs verify",
+        seed=plan.seed,
+        options=options,
+        earlier=earlier,
+        live=LiveConsole(total=plan.comparisons, unit="comparison", done=len(plan.done)),
+        as_json=as_json,
+    )
 
 
 @command.command("bench")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import refuse_beside_resume, run_options, sources
+from kvverify.cli.options import refuse_beside_resume, run_options
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ def command(context: click.Context, /, **given: Any) -> int:
         refuse_beside_resume(context)
         folder = RunFolder.open(given["resume"])
         earlier = read_events(folder.events)
-        return _run(context, folder, options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
+        return _run(folder, options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
     options = _options(given)
     folder = RunFolder.create(given["out"], "roundtrip")
-    return _run(context, folder, options, [], as_json=given["as_json"])
+    return _run(folder, options, [], as_json=given["as_json"])
 
 
 def _options(given: dict[str, Any]) -> RoundtripOptions:
@@ -140,48 +140,22 @@ def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     return tuple(to_document(r) for r in (filter_pool(dtype) if dtype is not None else campaign_pool()))
 
 
-def _run(
-    context: click.Context, folder: RunFolder, options: RoundtripOptions, earlier: list[Event], *, as_json: bool
-) -> int:
-    import time
-
-    import kvverify
-    from kvverify.events import EXIT_CODES, EXIT_INTERRUPTED, BatchFinished, RunFinished, RunStarted
+def _run(folder: RunFolder, options: RoundtripOptions, earlier: list[Event], *, as_json: bool) -> int:
+    from kvverify.cli.running import run_checks
+    from kvverify.events import BatchFinished
     from kvverify.report.console import LiveConsole
-    from kvverify.report.files import write_reports
-    from kvverify.report.final import json_line, print_summary, summary_json
-    from kvverify.report.log import EventBus, EventWriter
-    from kvverify.report.summary import summarise
     from kvverify.roundtrip.campaign import Campaign
-    from kvverify.roundtrip.record import run_record
 
     done = [e for e in earlier if isinstance(e, BatchFinished)]
-    spent_s = sum(e.seconds for e in done)
+    plan = options.plan(logs=folder.path, spent_s=sum(e.seconds for e in done))
     total = None if options.examples is None else options.examples * len(options.kernels)
-    live = LiveConsole(total=total, budget_s=options.budget_s, done=sum(e.sequences for e in done))
-    bus = EventBus([EventWriter(folder), live], earlier)
-    began, interrupted = time.monotonic(), False
-    start = RunStarted(
+    return run_checks(
+        folder,
+        lambda emit: Campaign(plan, emit, folder.write_failure, earlier).run(),
         command="roundtrip",
-        version=kvverify.__version__,
         seed=options.seed,
         options=options.to_json(),
-        resumed=bool(earlier),
+        earlier=earlier,
+        live=LiveConsole(total=total, budget_s=options.budget_s, done=sum(e.sequences for e in done)),
+        as_json=as_json,
     )
-    try:
-        bus.emit(start)
-        campaign = Campaign(options.plan(logs=folder.path, spent_s=spent_s), bus.emit, folder.write_failure, earlier)
-        try:
-            campaign.run()
-        except KeyboardInterrupt:
-            interrupted = True
-        bus.emit(RunFinished(seconds=time.monotonic() - began, interrupted=interrupted))
-    finally:
-        bus.close()
-    folder.write_run_json(run_record(bus.events, options.to_json(), sources(context)))
-    summary = summarise(bus.events)
-    write_reports(summary, folder)
-    print_summary(summary, folder.path, folder.html)
-    if as_json:
-        click.echo(json_line(summary_json(summary, folder.path)))
-    return EXIT_INTERRUPTED if interrupted else EXIT_CODES[summary.verdict]

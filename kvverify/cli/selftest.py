@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import run_options, sources
+from kvverify.cli.options import run_options
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ def command(context: click.Context, /, **given: Any) -> int:
             )
         folder = RunFolder.open(given["resume"])
         earlier = read_events(folder.events)
-        return _run(context, folder, _options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
+        return _run(folder, _options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
     options = {
         "kernels": _specs(given["kernels"]),
         "faults": [fault.id for fault in _named(given["faults"])],
         "given": bool(given["kernels"]),
         "seed": secrets.randbits(32) if given["seed"] is None else given["seed"],
     }
-    return _run(context, RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
+    return _run(RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
 
 
 def _specs(kernels: Sequence[str]) -> list[str]:
@@ -99,49 +99,22 @@ def _plan(options: dict[str, Any], folder: RunFolder, earlier: Sequence[Event]) 
     )
 
 
-def _run(
-    context: click.Context, folder: RunFolder, options: dict[str, Any], earlier: list[Event], *, as_json: bool
-) -> int:
-    import time
-
-    import kvverify
-    from kvverify.events import EXIT_CODES, EXIT_INTERRUPTED, RunFinished, RunStarted
+def _run(folder: RunFolder, options: dict[str, Any], earlier: list[Event], *, as_json: bool) -> int:
+    from kvverify.cli.running import run_checks
     from kvverify.report.console import LiveConsole
-    from kvverify.report.files import write_reports
-    from kvverify.report.final import json_line, print_summary, summary_json
-    from kvverify.report.log import EventBus, EventWriter
-    from kvverify.report.summary import summarise
-    from kvverify.roundtrip.record import run_record
     from kvverify.roundtrip.selftest import selftest
 
     plan = _plan(options, folder, earlier)
-    live = LiveConsole(total=len(plan.sources) * len(plan.faults), unit="fault", done=len(plan.done))
-    bus = EventBus([EventWriter(folder), live], earlier)
-    began, interrupted = time.monotonic(), False
-    try:
-        bus.emit(
-            RunStarted(
-                command="selftest",
-                version=kvverify.__version__,
-                seed=options["seed"],
-                options=options,
-                resumed=bool(earlier),
-            )
-        )
-        try:
-            selftest(plan, bus.emit, folder.write_failure, _say_left_out)
-        except KeyboardInterrupt:
-            interrupted = True
-        bus.emit(RunFinished(seconds=time.monotonic() - began, interrupted=interrupted))
-    finally:
-        bus.close()
-    folder.write_run_json(run_record(bus.events, options, sources(context)))
-    summary = summarise(bus.events)
-    write_reports(summary, folder)
-    print_summary(summary, folder.path, folder.html)
-    if as_json:
-        click.echo(json_line(summary_json(summary, folder.path)))
-    return EXIT_INTERRUPTED if interrupted else EXIT_CODES[summary.verdict]
+    return run_checks(
+        folder,
+        lambda emit: selftest(plan, emit, folder.write_failure, _say_left_out),
+        command="selftest",
+        seed=options["seed"],
+        options=options,
+        earlier=earlier,
+        live=LiveConsole(total=len(plan.sources) * len(plan.faults), unit="fault", done=len(plan.done)),
+        as_json=as_json,
+    )
 
 
 def _say_left_out(kernel: str, reason: str) -> None:
