@@ -55,7 +55,6 @@ class Arena:
         self.slot_stride = self.slot_bytes + GUARD + (_FAR if layout.usable_blocks is not None else 0)
         self.host_base, host_size, host_windows = _host_windows(self.slot_bytes, self.slot_stride, host_slots)
         self.host_memory: Mapping | BorrowedMemory = Mapping(host_size, host_windows)
-        self.host_checked = True
 
     @property
     def buffer(self) -> Bytes:

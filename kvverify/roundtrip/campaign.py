@@ -244,24 +244,12 @@ class Campaign:
         document = failure_document(
             failure, seed=self.plan.seed, batch=number, provenance=lane.provenance, time_limit=self.plan.time_limit
         )
-        path = self._save(f"{_safe(lane.source.name)}-{number:05d}-{outcome.fingerprint}", document)
+        path = self._save(f"{lane.source.name}-{number:05d}-{outcome.fingerprint}", document)
         lane.failing_batches += 1
         known = {(e.kernel, e.batch, e.fingerprint) for e in self._earlier if isinstance(e, FailureFound)}
         if (lane.source.name, number, outcome.fingerprint) in known:
             return
-        self._emit(
-            FailureFound(
-                batch=number,
-                kernel=lane.source.name,
-                layout=target.layout.name,
-                kind=outcome.kind,
-                step=outcome.step,
-                headline=outcome.headline,
-                details=[*program_lines(program, outcome.step), *outcome.details],
-                path=path,
-                fingerprint=outcome.fingerprint,
-            )
-        )
+        self._emit(failure_found(failure, number, lane.source.name, target.layout.name, path))
 
 
 def shape_for(layout: Layout, answer: dict[str, Any]) -> Shape:
@@ -296,6 +284,22 @@ def _finished(lane: Lane, number: int, target: Target, batch: Batch, seconds: fl
         compared_bytes=batch.compared_bytes,
         moved_bytes=batch.moved_bytes,
         seconds=seconds,
+    )
+
+
+def failure_found(failure: FailureFile, batch: int, kernel: str, layout: str, path: str) -> FailureFound:
+    """Return the event that tells of ``failure``, which was written to ``path`` inside the run folder."""
+    outcome = failure.outcome
+    return FailureFound(
+        batch=batch,
+        kernel=kernel,
+        layout=layout,
+        kind=outcome.kind,
+        step=outcome.step,
+        headline=outcome.headline,
+        details=[*program_lines(failure.program, outcome.step), *outcome.details],
+        path=path,
+        fingerprint=outcome.fingerprint,
     )
 
 

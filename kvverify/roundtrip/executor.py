@@ -92,8 +92,6 @@ class Session:
         owned = self._call("prepare", self.kernel.prepare, self.arena)
         if owned is not None:
             self.arena.adopt_host(owned)
-        elif getattr(kernel, "owns_host", False):
-            self.arena.host_checked = False
         self.oracle = Oracle(self.arena)
         self.ordered = getattr(kernel, "ordered", False) is True
         self._block_bytes = [

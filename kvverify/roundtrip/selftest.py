@@ -6,6 +6,7 @@ every fault.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import zlib
 from collections import Counter
@@ -23,7 +24,6 @@ from kvverify.events import (
     BatchFinished,
     CampaignStarted,
     Event,
-    FailureFound,
     FaultPlanted,
     KernelProbed,
     ProblemMet,
@@ -36,7 +36,7 @@ from kvverify.layout.place import place
 from kvverify.layout.placement import Layout
 from kvverify.layout.pool import campaign_pool
 from kvverify.layout.recipe import Recipe
-from kvverify.roundtrip.campaign import SaveFailure, program_lines, shape_for
+from kvverify.roundtrip.campaign import SaveFailure, failure_found, shape_for
 from kvverify.roundtrip.child import Child, Unavailable
 from kvverify.roundtrip.collect import collected
 from kvverify.roundtrip.executor import Outcome
@@ -308,19 +308,8 @@ class _Lane:
             time_limit=self._plan.time_limit,
         )
         path = self._save(f"control-{self._source.name}-{number:05d}-{outcome.fingerprint}", document)
-        self._emit(
-            FailureFound(
-                batch=number,
-                kernel=self._source.name,
-                layout=target.layout.name,
-                kind=outcome.kind,
-                step=outcome.step,
-                headline=f"without any planted fault: {outcome.headline}",
-                details=[*program_lines(program, outcome.step), *outcome.details],
-                path=path,
-                fingerprint=outcome.fingerprint,
-            )
-        )
+        found = failure_found(failure, number, self._source.name, target.layout.name, path)
+        self._emit(dataclasses.replace(found, headline=f"without any planted fault: {found.headline}"))
 
 
 def _killed(fault: Fault, kernel: str, outcome: Outcome, examples: int, seconds: float) -> FaultPlanted:
