@@ -17,7 +17,7 @@ ZERO_BYTES = 512  # a cell of the widest common format, all zero
 _ZERO_WORDS = ZERO_BYTES // 8
 _ZERO_BELOW = np.uint64(1 << 57)  # one stretch in 2^7
 _SPECIAL_BELOW = np.uint64(1 << 58)  # one word in 2^6
-_STEP = np.uint64(0xD1B54A32D192ED03)
+STEP = np.uint64(0xD1B54A32D192ED03)
 
 SPECIAL: Words = np.array(
     [
@@ -60,7 +60,7 @@ def _put_zeros(words: Words, keys: Words, first_words: npt.NDArray[np.int64]) ->
     first = first_words // _ZERO_WORDS
     number = first[:, None].astype(np.uint64) + np.arange(stretches, dtype=np.uint64)
     # a Weyl sequence: evenly spread, which is all that is wanted here
-    found = np.flatnonzero(number * _STEP + keys.reshape(-1, 1) < _ZERO_BELOW)
+    found = np.flatnonzero(number * STEP + keys.reshape(-1, 1) < _ZERO_BELOW)
     for row, stretch in (divmod(place, stretches) for place in found.tolist()):
         start = (int(first[row]) + stretch) * _ZERO_WORDS - int(first_words[row])
         words[row, max(0, start) : max(0, start + _ZERO_WORDS)] = 0

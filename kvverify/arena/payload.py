@@ -21,12 +21,12 @@ from kvverify.arena.memory import Bytes, sliding
 Words = npt.NDArray[np.uint64]
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_FACTOR = 0xBF58476D1CE4E5B9
-_GOLDEN_INVERSE = pow(_GOLDEN, -1, 1 << 64)
-_FACTOR_INVERSE = pow(_FACTOR, -1, 1 << 64)
+GOLDEN = 0x9E3779B97F4A7C15
+FACTOR = 0xBF58476D1CE4E5B9
+_GOLDEN_INVERSE = pow(GOLDEN, -1, 1 << 64)
+_FACTOR_INVERSE = pow(FACTOR, -1, 1 << 64)
 _CHUNK_WORDS = 1 << 15  # 256 KiB a round: scratch stays in the second-level cache
-_RAMP: Words = np.arange(1, _CHUNK_WORDS + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+_RAMP: Words = np.arange(1, _CHUNK_WORDS + 1, dtype=np.uint64) * np.uint64(GOLDEN)
 _FIRST_TABLE_WORDS, _TABLE_WORDS = 1 << 19, 1 << 21  # 4 MiB, which most arenas need, and 16 MiB
 
 
@@ -34,13 +34,13 @@ def derive_key(seed: int, *names: int) -> int:
     """Return a 64-bit key from a seed and the numbers of what it is for (epoch, region, ...)."""
     state = seed & _MASK
     for name in names:
-        state = mix(mix((state + (name + 1) * _GOLDEN) & _MASK))
+        state = mix(mix((state + (name + 1) * GOLDEN) & _MASK))
     return state
 
 
 def mix(word: int) -> int:
     """One xorshift-multiply round on a Python integer below 2^64."""
-    word = ((word ^ (word >> 32)) * _FACTOR) & _MASK
+    word = ((word ^ (word >> 32)) * FACTOR) & _MASK
     return word ^ (word >> 29)
 
 
@@ -115,17 +115,17 @@ def _keyless(first: int, count: int) -> Words:
         return _table(_FIRST_TABLE_WORDS)[first:stop]
     if stop <= _TABLE_WORDS:
         return _table(_TABLE_WORDS)[first:stop]
-    words = _RAMP[:count] if count <= _CHUNK_WORDS else np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-    return _mixed(words + np.uint64(first * _GOLDEN & _MASK))
+    words = _RAMP[:count] if count <= _CHUNK_WORDS else np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+    return _mixed(words + np.uint64(first * GOLDEN & _MASK))
 
 
 @functools.lru_cache(maxsize=2)
 def _table(words: int) -> Words:
-    return _mixed(np.arange(1, words + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
+    return _mixed(np.arange(1, words + 1, dtype=np.uint64) * np.uint64(GOLDEN))
 
 
 def _mixed(words: Words) -> Words:
     words ^= words >> np.uint64(32)
-    words *= np.uint64(_FACTOR)
+    words *= np.uint64(FACTOR)
     words ^= words >> np.uint64(29)
     return words
