@@ -7,29 +7,25 @@ one chunk, ``[kv, layer, token, head * content]`` of one kernel group after the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kvverify.kernels.lmcache_groups import Registration, chunk_tokens, register, unsupported
+from kvverify.kernels.lmcache_context import MOST_OBJECTS, ChunkContext
+from kvverify.kernels.lmcache_groups import Registration, known_defect, refused_by_fallback, register, unsupported
 from kvverify.kernels.lmcache_library import load
 
 if TYPE_CHECKING:
     from kvverify.kernels.contract import ArenaView
+    from kvverify.kernels.lmcache_library import Library
     from kvverify.layout.placement import Layout
 
-_MOST_OBJECTS = 4  # objects a call: pointers the block op takes, and buffers a cache context stages through
 
-
-@dataclass(frozen=True, slots=True)
-class _Lent:
-    """A tensor of the arena in the place of LMCache's shared-memory wrapper, which would map it from another process."""
-
-    tensor: torch.Tensor
-
-    def to_tensor(self) -> torch.Tensor:
-        return self.tensor
+def _unsupported(lib: Library, layout: Layout, blocks_per_slot: int) -> str | None:
+    reason = unsupported(lib, layout, blocks_per_slot, refused_by_fallback)
+    if reason is None and (defect := known_defect(layout)) is not None:
+        return f"known defect of LMCache 0.5.6, see results/findings.md: {defect}"
+    return reason
 
 
 class LMCacheTransfer:
@@ -41,51 +37,17 @@ class LMCacheTransfer:
 
     def __init__(self) -> None:
         self._lib = load()
-        self._context: Any = None
-        self._objects: list[list[Any]] = []  # [object group][host slot] TensorMemoryObj
+        self._chunks: ChunkContext | None = None
         self._block_tokens = 0
 
     def supports(self, layout: Layout) -> bool | str:
         """True, or LMCache's own reason."""
-        return unsupported(self._lib, layout, self.blocks_per_slot) or True
+        return _unsupported(self._lib, layout, self.blocks_per_slot) or True
 
     def prepare(self, arena: ArenaView) -> None:
         """Make a cache context over the arena's layers, and one memory object a slot and group over ``arena.host``."""
-        lib, layout = self._lib, arena.layout
-        registration = register(lib, layout, arena.layers, self.blocks_per_slot)
-        self._block_tokens = layout.groups[0].block_tokens
-        self._context = lib.context(
-            [_Lent(view) for view in arena.layers],
-            lmcache_tokens_per_chunk=chunk_tokens(layout, self.blocks_per_slot),
-            layout_hints=registration.hints,
-            engine_group_infos=registration.infos,
-            engine_type=lib.vllm,
-            separate_object_groups=True,
-        )
-        self._objects = [
-            [self._memory_object(group.kernel_group_indices, row) for row in arena.host]
-            for group in self._context.kv_layer_groups_manager.object_groups
-        ]
-
-    def _memory_object(self, kernel_groups: Sequence[int], row: torch.Tensor) -> Any:
-        """One chunk's object over a host row, described as the server's allocator would."""
-        chunk = self._context.lmcache_tokens_per_chunk
-        shapes, dtypes = zip(
-            *(self._context.get_kernel_group_shape_dtype(chunk, g) for g in kernel_groups), strict=True
-        )
-        size = sum(shape.numel() * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True))
-        memory = self._lib.memory
-        metadata = memory.MemoryObjMetadata(
-            shape=shapes[0],
-            dtype=dtypes[0],
-            address=row.storage_offset(),
-            phy_size=size,
-            ref_count=1,
-            fmt=memory.MemoryFormat.KV_2LTD,
-            shapes=list(shapes),
-            dtypes=list(dtypes),
-        )
-        return memory.TensorMemoryObj(row[:size], metadata, parent_allocator=None)
+        self._block_tokens = arena.layout.groups[0].block_tokens
+        self._chunks = ChunkContext(self._lib, arena, self.blocks_per_slot)
 
     def store(self, block_ids: Sequence[int], host_slots: Sequence[int], *, group: int = 0) -> None:
         """Copy full chunks of blocks to host slots."""
@@ -105,23 +67,18 @@ class LMCacheTransfer:
         self._transfer(ids, [slot], group, first * self._block_tokens, self._lib.native.TransferDirection.H2D)
 
     def _transfer(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_tokens: int, way: Any) -> None:
-        context, transfer = self._context, self._lib.transfer
-        kernel_groups = context.kv_layer_groups_manager.kernel_groups
-        per_group = [list(ids) if g.engine_group_idx == group else [] for g in kernel_groups]
-        full = len(ids) % self.blocks_per_slot == 0
-        # a part that ends before its chunk does is nothing the server asks for: staged without the server's check
-        staged = (
-            transfer.downsample_and_stage_block_ids(context, per_group) if full else context.stage_block_ids(per_group)
-        )
-        transfer.transfer_kv_per_object_group(
+        assert self._chunks is not None
+        context = self._chunks.context
+        staged, _ = self._chunks.stage(ids, group)
+        self._lib.transfer.transfer_kv_per_object_group(
             context,
             staged,
-            [self._objects[group][slot] for slot in slots],
-            group,
-            min(_MOST_OBJECTS, context.max_batch_size),
+            self._chunks.objects(group, slots),
+            self._chunks.object_group(group),
+            min(MOST_OBJECTS, context.max_batch_size),
             skip_tokens,
             way,
-            transfer_key="kvverify",
+            **self._lib.transfer_options,
         )
 
     def wait(self) -> None:
@@ -129,10 +86,9 @@ class LMCacheTransfer:
 
     def close(self) -> None:
         """Drop the context and the memory objects."""
-        self._objects = []
-        if self._context is not None:
-            self._context.close()
-            self._context = None
+        if self._chunks is not None:
+            self._chunks.close()
+            self._chunks = None
 
     def provenance(self) -> dict[str, Any]:
         """Library, version, digests and the path that runs here."""
@@ -154,7 +110,7 @@ class LMCacheBlockOp:
 
     def supports(self, layout: Layout) -> bool | str:
         """True, or LMCache's own reason."""
-        return unsupported(self._lib, layout, self.blocks_per_slot) or True
+        return _unsupported(self._lib, layout, self.blocks_per_slot) or True
 
     def prepare(self, arena: ArenaView) -> None:
         """Register the layers and keep their pointers."""
@@ -184,9 +140,9 @@ class LMCacheBlockOp:
 
     def _transfer(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_blocks: int, way: Any) -> None:
         k = self.blocks_per_slot
-        for start in range(0, len(slots), _MOST_OBJECTS):
-            batch = slots[start : start + _MOST_OBJECTS]
-            self._transfer_batch(ids[start * k : (start + _MOST_OBJECTS) * k], batch, group, skip_blocks, way)
+        for start in range(0, len(slots), MOST_OBJECTS):
+            batch = slots[start : start + MOST_OBJECTS]
+            self._transfer_batch(ids[start * k : (start + MOST_OBJECTS) * k], batch, group, skip_blocks, way)
 
     def _transfer_batch(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_blocks: int, way: Any) -> None:
         assert self._registration is not None and self._host is not None  # noqa: PT018 - set together by prepare

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kvverify.layout.placement import Layer, Layout
 
 _MOST_WORDS = 240  # characters of LMCache's own words that a refusal quotes
+_ENDLESS_WINDOW = 1 << 40  # tokens; wider than any request, so that nothing is ever skipped for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Registration:
 def register(lib: Library, layout: Layout, views: Sequence[torch.Tensor], blocks_per_slot: int) -> Registration:
     """Let LMCache detect formats and groups of ``views`` (one a layer).
 
-    Every block table becomes an object group of its own, through the tag that LMCache has for connector-private groups, since
-    a host slot holds the block of one group.
+    Every block table becomes an object group of its own, since a host slot holds the block of one group. LMCache makes one
+    object group for each width of sliding window, so every further block table gets an endless window of its own width.
 
     Raises:
         ValueError, NotImplementedError: LMCache cannot represent the layout; its own words.
@@ -43,7 +44,7 @@ def register(lib: Library, layout: Layout, views: Sequence[torch.Tensor], blocks
             engine_group_id=identity.engine_group_idx,
             layer_indices=tuple(indices),
             tokens_per_block=layout.groups[identity.engine_group_idx].block_tokens,
-            extra_object_group_tag=identity.engine_group_idx,
+            sw_size_tokens=_ENDLESS_WINDOW * identity.engine_group_idx or -1,
         )
         for identity, indices in lib.groups.group_layers_by_identity(tensors, formats, engine_groups)
     ]
@@ -62,8 +63,13 @@ def chunk_tokens(layout: Layout, blocks_per_slot: int) -> int:
     return blocks_per_slot * layout.groups[0].block_tokens
 
 
-def unsupported(lib: Library, layout: Layout, blocks_per_slot: int) -> str | None:
-    """Return why LMCache does not take ``layout``, in its own words at the end, or None."""
+def unsupported(
+    lib: Library, layout: Layout, blocks_per_slot: int, limits: Callable[[Registration], str | None]
+) -> str | None:
+    """Return why LMCache does not take ``layout``, in its own words at the end, or None.
+
+    ``limits`` says what the path in question documents beyond what LMCache checks when layers are registered.
+    """
     sizes = {g.block_tokens for g in layout.groups}
     if len(sizes) > 1:
         return f"groups with {sorted(sizes)} tokens a block share a chunk, so one slot would hold a different number of blocks"
@@ -73,16 +79,13 @@ def unsupported(lib: Library, layout: Layout, blocks_per_slot: int) -> str | Non
             f"kernel blocks ({split[0].rows_per_block} rows a block): LMCache takes one row for one block id; its vLLM "
             f"connector views the tensor anew before registering, for Mamba hybrids only (kv_cache_group_edits.py)"
         )
-    defect = known_defect(layout)
-    if defect is not None:
-        return f"known defect of LMCache 0.5.6, see results/findings.md: {defect}"
     try:
         registration = register(lib, layout, [_meta_view(x, layout.num_blocks) for x in layout.layers], blocks_per_slot)
     except (ValueError, NotImplementedError) as error:
         return f"LMCache refuses it at registration: {_short(str(error))}"
     except RuntimeError:
         return None  # it stumbles rather than refuses; prepare meets the same error, and that is a finding
-    return None if lib.has_compiled_ops else _refused_by_fallback(registration)
+    return limits(registration)
 
 
 def known_defect(layout: Layout) -> str | None:
@@ -109,8 +112,11 @@ def _short(text: str) -> str:
     return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS].rsplit(' ', 1)[0]} ..."
 
 
-def _refused_by_fallback(registration: Registration) -> str | None:
-    """The torch fallback builds its tensors from bare pointers and says that it then needs tight blocks."""
+def refused_by_fallback(registration: Registration) -> str | None:
+    """Return why the fallback cannot serve it, or None.
+
+    The torch fallback builds its tensors from bare pointers and says that it then needs tight blocks.
+    """
     for group in registration.manager.kernel_groups:
         desc = group.shape_desc
         tight = desc.bs * desc.nh * desc.hs

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvverify.errors import EnvironmentProblem
 from kvverify.kernels.provenance import file_digests, library_version
 
 KNOWN_VERSIONS = ("0.5.6",)
+TRANSFER_KEY = {"transfer_key": "kvverify"}  # what 0.5.6 asks transfer_kv_per_object_group to tag its timings with
 _WORKERS = (
     "lmcache.lmcache_native",
     "lmcache.v1.multiprocess.object_group_transfer",
@@ -38,9 +40,10 @@ class Library:
     groups: Any  # lmcache.v1.kv_layer_groups
     memory: Any  # lmcache.v1.memory_management
     group_info: Any  # EngineGroupInfo
-    context: Any  # CPUCacheContext
+    context: Any  # CPUCacheContext or GPUCacheContext
     vllm_order: Any  # vLLM's name of a physical order -> LMCache's, NotImplementedError where it has none
     vllm: Any  # EngineType.VLLM
+    transfer_options: Mapping[str, Any] = field(default_factory=dict)  # keywords of this release's transfer call
 
     @property
     def has_compiled_ops(self) -> bool:
@@ -67,14 +70,7 @@ def load() -> Library:
     Raises:
         EnvironmentProblem: not installed, or a version that no adapter knows.
     """
-    version = library_version("lmcache")
-    if version == "unknown":
-        raise EnvironmentProblem("LMCache is not installed here; `nox -s stacks` makes an environment that has it")
-    if version not in KNOWN_VERSIONS:
-        raise EnvironmentProblem(
-            f"LMCache {version} is installed, the adapter knows {', '.join(KNOWN_VERSIONS)}: its transfer calls change "
-            f"from release to release; install lmcache=={KNOWN_VERSIONS[-1]}"
-        )
+    version = known_version(KNOWN_VERSIONS)
     root = importlib.import_module("lmcache")
     if root.torch_device_type != "cpu":
         raise EnvironmentProblem(
@@ -94,4 +90,22 @@ def load() -> Library:
         context=of("lmcache.v1.platform.devices.cpu.cache_context").CPUCacheContext,
         vllm_order=of("lmcache.integration.vllm.utils").translate_vllm_kv_cache_layout,
         vllm=of("lmcache.utils").EngineType.VLLM,
+        transfer_options=TRANSFER_KEY,
     )
+
+
+def known_version(known: Sequence[str]) -> str:
+    """Return the version of the installed LMCache.
+
+    Raises:
+        EnvironmentProblem: not installed, or none of ``known``.
+    """
+    version = library_version("lmcache")
+    if version == "unknown":
+        raise EnvironmentProblem("LMCache is not installed here; `nox -s stacks` makes an environment that has it")
+    if version not in known:
+        raise EnvironmentProblem(
+            f"LMCache {version} is installed, the adapter knows {', '.join(known)}: its transfer calls change "
+            f"from release to release; install lmcache=={known[-1]}"
+        )
+    return version
