@@ -14,7 +14,8 @@ import torch
 
 from kvverify.errors import EnvironmentProblem
 from kvverify.kernels.provenance import file_digests, library_version
-from kvverify.kernels.vllm_triton import switch_triton_on, vllm_version
+from kvverify.kernels.vllm_library import vllm_version
+from kvverify.kernels.vllm_triton import switch_triton_on
 from kvverify.layout.formats import slot_format
 
 STORE_MODULE = "vllm.v1.attention.ops.triton_turboquant_store"
