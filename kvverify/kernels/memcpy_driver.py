@@ -242,9 +242,9 @@ def _require_gpu() -> None:
 
 def _loaded(stem: str) -> tuple[Any, Path]:
     """Open the library ``stem`` that this process has mapped already; no second copy beside it."""
-    pattern = re.compile(rf"/{stem}[-.][^/]*so[^/]*$")
+    pattern = re.compile(rf"/{stem}[-.][^/]*so[^/]*$")  # wheels put a hash into the name: libcudart-9335f6a2.so.12
     paths = {line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
-    found = sorted(path for path in paths if pattern.search(path) or path.endswith(f"/{stem}.so"))
+    found = sorted(path for path in paths if pattern.search(path))
     if not found:
         raise EnvironmentProblem(f"torch {torch.__version__} has loaded no {stem}; is the runtime linked into it?")
     return ctypes.CDLL(found[0]), Path(found[0])

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import importlib.util
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ pytest.importorskip("torch")
 import torch as t
 
 from kvverify.kernels.memcpy_batch import AsyncMemcpy, BatchMemcpy
-from kvverify.kernels.memcpy_driver import AsyncLoop, CopyCall, CudaBatch, HipBatch
+from kvverify.kernels.memcpy_driver import AsyncLoop, CopyCall, CudaBatch, HipBatch, _loaded
 from tests.kernels.fake_arena import GUARD, make_arena, moved, overwrite, wrong_bytes
 from tests.kernels.recipes import RECIPES
 
@@ -100,6 +101,14 @@ def test_without_a_gpu_they_say_so(torch: object, kernel: Callable[[], object]) 
         pytest.skip("there is a GPU")
     with pytest.raises(EnvironmentProblem, match=re.escape(f"need a GPU, and torch {t.__version__} sees none")):
         kernel()
+
+
+def test_the_runtime_is_the_one_that_torch_has_loaded(torch: object) -> None:
+    library, path = _loaded("libtorch_cpu")
+    assert path.parent == Path(t.__file__).parent / "lib"
+    assert library._handle == ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)._handle
+    with pytest.raises(EnvironmentProblem, match=f"torch {re.escape(t.__version__)} has loaded no libtorch_cp"):
+        _loaded("libtorch_cp")
 
 
 @functools.cache
