@@ -13,7 +13,17 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from kvverify.arena.geometry import block_start, content_runs, padding_runs
-from kvverify.arena.memory import PAGE, BorrowedMemory, Bytes, Mapping, Window, merge_windows, page_ceil, page_floor
+from kvverify.arena.memory import (
+    PAGE,
+    BorrowedMemory,
+    Bytes,
+    Mapping,
+    Memory,
+    Window,
+    merge_windows,
+    page_ceil,
+    page_floor,
+)
 from kvverify.errors import ContractError
 from kvverify.layout.placement import Layer, Layout
 
@@ -49,29 +59,40 @@ class Arena:
         self.host_slots = host_slots
         self.blocks_per_slot = blocks_per_slot
         self.base, size, windows = _device_windows(layout)
-        self.device = Mapping(size, windows)
+        self.device: Memory = Mapping(size, windows)
         self.slot_bytes = page_ceil(layout.host_slot_bytes() * blocks_per_slot)
         # beside a sparse buffer the host rows lie far apart too: the third begins beyond 2^31 bytes
         self.slot_stride = self.slot_bytes + GUARD + (_FAR if layout.usable_blocks is not None else 0)
-        self.host_base, host_size, host_windows = _host_windows(self.slot_bytes, self.slot_stride, host_slots)
-        self.host_memory: Mapping | BorrowedMemory = Mapping(host_size, host_windows)
+        self.host_base, host_size, windows = host_windows(self.slot_bytes, self.slot_stride, host_slots)
+        self.host_memory: Mapping | BorrowedMemory = Mapping(host_size, windows)
+
+    @property
+    def mapping(self) -> Mapping:
+        """The device side as memory of this process."""
+        if not isinstance(self.device, Mapping):
+            raise TypeError("the engine's buffer is on a GPU")
+        return self.device
 
     @property
     def buffer(self) -> Bytes:
         """The engine's buffer, uint8 [size_bytes]; index it by positions of the layout."""
-        return self.device.array[self.base : self.base + self.layout.size_bytes]
+        return self.mapping.array[self.base : self.base + self.layout.size_bytes]
 
     def slot(self, index: int) -> Bytes:
         """One host slot, uint8 [slot_bytes]."""
         start = self.host_base + index * self.slot_stride
         return self.host_memory.array[start : start + self.slot_bytes]
 
+    def storage(self) -> torch.Tensor:
+        """The whole allocation, guards included, uint8 [size]."""
+        import torch
+
+        return torch.frombuffer(self.mapping.array, dtype=torch.uint8)
+
     @functools.cached_property
     def layers(self) -> list[torch.Tensor]:
         """The view of each layer, in the order of ``layout.layers``."""
-        import torch
-
-        storage = torch.frombuffer(self.device.array, dtype=torch.uint8)
+        storage = self.storage()
         return [self._view(storage, layer) for layer in self.layout.layers]
 
     @functools.cached_property
@@ -119,7 +140,7 @@ class Arena:
         return typed.as_strided(shape, tuple(s // size for s in strides), (self.base + layer.offset) // size)
 
 
-def _host_windows(slot_bytes: int, stride: int, slots: int) -> tuple[int, int, tuple[Window, ...]]:
+def host_windows(slot_bytes: int, stride: int, slots: int) -> tuple[int, int, tuple[Window, ...]]:
     """Return the position of slot 0 in the mapping, the mapping's size and its windows."""
     far = stride >= _FAR
     base = MARGIN + GUARD + (_WRAPS[0] if far else 0)

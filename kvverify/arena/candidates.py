@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 
 from kvverify.arena.contents import contents
+from kvverify.arena.expectation import BEFORE, Content, Expectation
 from kvverify.arena.geometry import Owner, position_of
 from kvverify.arena.memory import Bytes
-from kvverify.arena.oracle import BEFORE, Content, Oracle
 from kvverify.arena.origin import MIN_RUN
 from kvverify.arena.payload import rows
 from kvverify.arena.places import counted
@@ -40,7 +40,7 @@ class Guess:
     predict: Callable[[Stretch], Bytes | None]
 
 
-def explain_short(oracle: Oracle, stretches: list[Stretch]) -> tuple[str, str]:
+def explain_short(oracle: Expectation, stretches: list[Stretch]) -> tuple[str, str]:
     """Return words for ``stretches`` of under 8 bytes each, and a name of the cause without ids."""
     if nan_altered(oracle, stretches):
         return NAN_WORDS, "nan"
@@ -56,7 +56,7 @@ def explain_short(oracle: Oracle, stretches: list[Stretch]) -> tuple[str, str]:
     return f"too few bytes to be sure of their origin, candidates: {'; or '.join(listed[:_SHOWN])}{more}", "short"
 
 
-def _fitting(oracle: Oracle, stretches: list[Stretch]) -> dict[str, list[str]]:
+def _fitting(oracle: Expectation, stretches: list[Stretch]) -> dict[str, list[str]]:
     """Return the kinds of guesses of which nearly every stretch fits one, with the words of those that do, best first."""
     fits: dict[str, dict[str, set[int]]] = {}
     for guess in _guesses(oracle, stretches):
@@ -75,7 +75,7 @@ def _fitting(oracle: Oracle, stretches: list[Stretch]) -> dict[str, list[str]]:
     return found
 
 
-def known_cause(oracle: Oracle, stretches: list[Stretch], known: Collection[str]) -> str:
+def known_cause(oracle: Expectation, stretches: list[Stretch], known: Collection[str]) -> str:
     """Return the name of a cause found elsewhere that ``stretches`` fit as well, '' when there is none."""
     fitting = _fitting(oracle, stretches)
     if not fitting and "unknown" in known:
@@ -83,7 +83,7 @@ def known_cause(oracle: Oracle, stretches: list[Stretch], known: Collection[str]
     return next((name for name in fitting if name in known), "")
 
 
-def nan_altered(oracle: Oracle, stretches: list[Stretch]) -> bool:
+def nan_altered(oracle: Expectation, stretches: list[Stretch]) -> bool:
     """Do all wrong bytes lie in elements of a float view that should be NaN patterns?"""
     layers = oracle.arena.layout.layers
     for stretch in stretches:
@@ -104,7 +104,7 @@ def _fits(guess: Guess, stretch: Stretch) -> bool:
     return predicted is not None and np.array_equal(predicted, stretch.data)
 
 
-def _guesses(oracle: Oracle, stretches: list[Stretch]) -> Iterator[Guess]:
+def _guesses(oracle: Expectation, stretches: list[Stretch]) -> Iterator[Guess]:
     yield Guess("zeros", "zero", lambda s: np.zeros_like(s.data))
     yield Guess("the expected bytes with one bit flipped in each", "bit", partial(_one_bit_each, oracle))
     if len(owners_of(stretches)) < len(stretches):
@@ -120,7 +120,7 @@ def _guesses(oracle: Oracle, stretches: list[Stretch]) -> Iterator[Guess]:
     )
 
 
-def _other_contents(oracle: Oracle) -> Iterator[Guess]:
+def _other_contents(oracle: Expectation) -> Iterator[Guess]:
     held = [*oracle.contents.values(), *(s.content for stored in oracle.slots.values() for s in stored)]
     for content in dict.fromkeys(held):
         words = f"block {content.block}'s, written by {oracle.keys[content.key]}"
@@ -136,7 +136,7 @@ def _other_contents(oracle: Oracle) -> Iterator[Guess]:
     )
 
 
-def _of_content(oracle: Oracle, stretch: Stretch, content: Content) -> Bytes | None:
+def _of_content(oracle: Expectation, stretch: Stretch, content: Content) -> Bytes | None:
     owner = stretch.owner
     if owner is None or oracle.arena.layout.layers[owner.layer].group != content.group:
         return None
@@ -149,7 +149,7 @@ def _unchanged(owner: Owner) -> Owner:
 
 
 def _at(
-    oracle: Oracle,
+    oracle: Expectation,
     stretch: Stretch,
     *,
     change: Callable[[Owner], Owner | None],
@@ -168,13 +168,13 @@ def _at(
     return _written(oracle, wanted.key if key is None else key, position, len(stretch.data))
 
 
-def _written(oracle: Oracle, key: int, position: int, length: int) -> Bytes:
+def _written(oracle: Expectation, key: int, position: int, length: int) -> Bytes:
     written = rows if oracle.keys[key] == BEFORE else contents
     found: Bytes = written([key], [position], length)[0]
     return found
 
 
-def _moved(oracle: Oracle, name: str, step: int) -> Callable[[Stretch], Bytes | None]:
+def _moved(oracle: Expectation, name: str, step: int) -> Callable[[Stretch], Bytes | None]:
     def change(owner: Owner) -> Owner | None:
         layers = oracle.arena.layout.layers
         here = layers[owner.layer]
@@ -195,7 +195,7 @@ def _moved(oracle: Oracle, name: str, step: int) -> Callable[[Stretch], Bytes | 
     return partial(_at, oracle, change=change)
 
 
-def _partner(oracle: Oracle) -> Callable[[Owner], Owner | None]:
+def _partner(oracle: Expectation) -> Callable[[Owner], Owner | None]:
     def change(owner: Owner) -> Owner | None:
         layer = oracle.arena.layout.layers[owner.layer]
         name = {"k": "v", "v": "k"}.get(owner.field[0], "") + owner.field[1:]
@@ -211,7 +211,7 @@ def _field(layer: Layer, name: str) -> Field:
     return next(f for f in layer.fields if f.name == name)
 
 
-def _one_bit_each(oracle: Oracle, stretch: Stretch) -> Bytes | None:
+def _one_bit_each(oracle: Expectation, stretch: Stretch) -> Bytes | None:
     expected = oracle.expected_bytes(stretch.start, len(stretch.data))
     flipped = (expected ^ stretch.data)[stretch.wrong]
     return stretch.data if all(int(f).bit_count() == 1 for f in flipped) else None

@@ -23,6 +23,7 @@ class Mismatch:
     expected: Bytes
     found: Bytes
     total: int  # number of wrong bytes, of which the arrays hold the first
+    exact: bool = True  # False where only the pages are known in which bytes are wrong
 
 
 def compare(region: str, memory: Mapping | BorrowedMemory, shadows: list[Bytes]) -> tuple[int, Mismatch | None]:

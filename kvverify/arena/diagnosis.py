@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kvverify.arena.candidates import NAN_WORDS, explain_short, known_cause, nan_altered
+from kvverify.arena.compare import Mismatch
+from kvverify.arena.expectation import Expectation
 from kvverify.arena.geometry import Owner, locate
 from kvverify.arena.host_diagnosis import host_place, host_what
-from kvverify.arena.oracle import Mismatch, Oracle
 from kvverify.arena.places import (
     cell_place,
     common_end,
@@ -64,7 +65,7 @@ class _Cause:
         return sum(len(s.wrong) for s in self.stretches)
 
 
-def diagnose(oracle: Oracle, mismatch: Mismatch, loaded: Collection[int], stored: Collection[int]) -> Diagnosis:
+def diagnose(oracle: Expectation, mismatch: Mismatch, loaded: Collection[int], stored: Collection[int]) -> Diagnosis:
     """Explain ``mismatch``.
 
     Args:
@@ -89,7 +90,7 @@ def diagnose(oracle: Oracle, mismatch: Mismatch, loaded: Collection[int], stored
 
 
 def _diagnose_device(
-    oracle: Oracle, mismatch: Mismatch, loaded: Collection[int], first: dict[str, object]
+    oracle: Expectation, mismatch: Mismatch, loaded: Collection[int], first: dict[str, object]
 ) -> Diagnosis:
     layout, groups = oracle.arena.layout, groups_of(oracle)
     sample = np.unique(np.linspace(0, len(mismatch.positions) - 1, _SAMPLES).astype(np.int64))
@@ -120,7 +121,7 @@ def _total(mismatch: Mismatch) -> str:
 
 
 def _where(
-    oracle: Oracle, mismatch: Mismatch, owned: list[Owner], foreign: list[Owner], groups: dict[int, int]
+    oracle: Expectation, mismatch: Mismatch, owned: list[Owner], foreign: list[Owner], groups: dict[int, int]
 ) -> tuple[str, str]:
     """Return the kind of place (gap, foreign or target) and words for it."""
     layout = oracle.arena.layout
@@ -134,12 +135,12 @@ def _where(
     return "target", f": {place}"
 
 
-def _cause_place(oracle: Oracle, cause: _Cause) -> str:
+def _cause_place(oracle: Expectation, cause: _Cause) -> str:
     owners = owners_of(cause.stretches)
     return cell_place(oracle.arena.layout, owners) if owners else "outside every block"
 
 
-def _causes(oracle: Oracle, stretches: list[Stretch]) -> list[_Cause]:
+def _causes(oracle: Expectation, stretches: list[Stretch]) -> list[_Cause]:
     """Put together what went wrong in the same way, that of the most bytes first."""
     alike: dict[str, list[Stretch]] = {}
     for stretch in stretches:
@@ -155,7 +156,7 @@ def _causes(oracle: Oracle, stretches: list[Stretch]) -> list[_Cause]:
     return sorted(causes.values(), key=lambda c: -c.weight)
 
 
-def _known(oracle: Oracle, name: str, stretches: list[Stretch], causes: dict[str, _Cause]) -> _Cause | None:
+def _known(oracle: Expectation, name: str, stretches: list[Stretch], causes: dict[str, _Cause]) -> _Cause | None:
     """Return the cause found so far that also explains stretches which, by their length or by chance, do not name their origin."""
     if name in _ORIGIN_UNKNOWN and causes:
         found = known_cause(oracle, stretches, causes)
@@ -163,7 +164,7 @@ def _known(oracle: Oracle, name: str, stretches: list[Stretch], causes: dict[str
     return None
 
 
-def _cause(oracle: Oracle, name: str, stretches: list[Stretch]) -> _Cause:
+def _cause(oracle: Expectation, name: str, stretches: list[Stretch]) -> _Cause:
     if name == "short":
         words, name = explain_short(oracle, stretches)
     elif name == "unknown" and nan_altered(oracle, stretches):
@@ -176,7 +177,7 @@ def _cause(oracle: Oracle, name: str, stretches: list[Stretch]) -> _Cause:
     return _Cause(name, words, stretches)
 
 
-def _words(oracle: Oracle, name: str, stretches: list[Stretch]) -> str:
+def _words(oracle: Expectation, name: str, stretches: list[Stretch]) -> str:
     match name.split(maxsplit=1)[0]:
         case "stale":
             return "still the previous occupant's bytes: never written"
@@ -201,7 +202,7 @@ def _words(oracle: Oracle, name: str, stretches: list[Stretch]) -> str:
             return "bytes that nobody wrote in this sequence: changed on the way"
 
 
-def _same_change(oracle: Oracle, stretches: list[Stretch]) -> int:
+def _same_change(oracle: Expectation, stretches: list[Stretch]) -> int:
     """Return the bits that are flipped in every wrong byte of ``stretches``, 0 where they are not the same everywhere."""
     changes = [s.data ^ oracle.expected_bytes(s.start, len(s.data)) for s in stretches]
     found = np.unique(np.concatenate([c[s.wrong] for c, s in zip(changes, stretches, strict=True)]))

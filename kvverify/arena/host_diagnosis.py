@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 import numpy as np
 
-from kvverify.arena.oracle import BEFORE, Mismatch, Oracle
+from kvverify.arena.compare import Mismatch
+from kvverify.arena.expectation import BEFORE, Expectation
 from kvverify.arena.origin import Origin, find_origin
 from kvverify.arena.places import spans
 
@@ -14,7 +15,7 @@ _PIECES = 16  # damaged pieces whose origin is searched
 _LONGEST = 64  # bytes of one
 
 
-def host_place(oracle: Oracle, mismatch: Mismatch, stored: Collection[int]) -> tuple[str, str]:
+def host_place(oracle: Expectation, mismatch: Mismatch, stored: Collection[int]) -> tuple[str, str]:
     """Return the kind of place (slot, late, guard) and words for it."""
     arena = oracle.arena
     slots, rests = np.divmod(mismatch.positions - arena.host_base, arena.slot_stride)
@@ -45,7 +46,7 @@ def _guard(
     return f"the guard behind host slot {slot}, {past}{why}"
 
 
-def host_what(oracle: Oracle, mismatch: Mismatch) -> str:
+def host_what(oracle: Expectation, mismatch: Mismatch) -> str:
     """Say whose bytes were found there, '' where that is unknown."""
     wrong = mismatch.positions
     starts = np.concatenate([[0], np.nonzero(np.diff(wrong) > 4)[0] + 1])
@@ -54,7 +55,7 @@ def host_what(oracle: Oracle, mismatch: Mismatch) -> str:
     found, zeros = [], 0
     for piece in chosen:
         first, last = int(wrong[starts[piece]]), int(wrong[ends[piece]])
-        data = oracle.arena.host_memory.array[first : min(last + 1, first + _LONGEST)]
+        data = oracle.arena.host_memory.read(first, min(last + 1, first + _LONGEST))
         zeros += len(data) > 1 and not data.any()
         origin = find_origin(oracle, data)
         if origin is not None:
@@ -62,7 +63,7 @@ def host_what(oracle: Oracle, mismatch: Mismatch) -> str:
     return _whose(oracle, found) or ("zeros were found there" if zeros else "")
 
 
-def _whose(oracle: Oracle, found: list[Origin]) -> str:
+def _whose(oracle: Expectation, found: list[Origin]) -> str:
     layout = oracle.arena.layout
     owners = [o.owner for o in found if o.owner is not None]
     if owners:

@@ -10,7 +10,7 @@ import ctypes
 import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,25 @@ def sliding(array: npt.NDArray[Scalar], count: int) -> npt.NDArray[Scalar]:
     return np.ndarray((len(array) - count + 1, count), array.dtype, array, 0, (size, size))
 
 
+class Memory(Protocol):
+    """Bytes at positions from 0 to ``size``, of which those inside ``windows`` can be touched."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """Where the bytes that can be touched lie."""
+
+    @property
+    def accessible_bytes(self) -> int:
+        """Bytes inside the windows."""
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return a copy of the bytes [start, stop), which lie in one window."""
+
+
 @dataclass(slots=True)
 class Mapping:
     """``size`` bytes of address space of which only ``windows`` can be touched; ``array`` spans all of it.
@@ -101,6 +120,10 @@ class Mapping:
     def accessible_bytes(self) -> int:
         """Bytes inside the windows."""
         return sum(stop - start for start, stop in self.windows)
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return a copy of the bytes [start, stop)."""
+        return self.array[start:stop].copy()
 
     def contains(self, start: int, stop: int) -> bool:
         """Is [start, stop) inside one window?"""
@@ -139,3 +162,7 @@ class BorrowedMemory:
     def windows(self) -> tuple[Window, ...]:
         """One window over everything."""
         return ((0, len(self.array)),)
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return a copy of the bytes [start, stop)."""
+        return self.array[start:stop].copy()

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvverify.arena.expectation import Expectation
 from kvverify.arena.geometry import Owner, locate
-from kvverify.arena.memory import BorrowedMemory, Bytes, Mapping
-from kvverify.arena.oracle import Oracle
+from kvverify.arena.memory import Bytes, Memory
 from kvverify.arena.payload import fill, word_index
 
 MIN_RUN = 8  # bytes: shorter runs name candidates only
@@ -33,7 +33,7 @@ class Origin:
     occupant: bool = False
 
 
-def find_origin(oracle: Oracle, data: Bytes, group: int = 0) -> Origin | None:
+def find_origin(oracle: Expectation, data: Bytes, group: int = 0) -> Origin | None:
     """Return where ``data`` (8 bytes or more) was written first, None when no payload of the sequence holds it.
 
     ``group`` decides between overlaid layer groups where the writer wrote for all of them.
@@ -56,7 +56,7 @@ def find_origin(oracle: Oracle, data: Bytes, group: int = 0) -> Origin | None:
     return None
 
 
-def _position_by_word(memory: Mapping | BorrowedMemory, key: int, data: Bytes) -> int | None:
+def _position_by_word(memory: Memory, key: int, data: Bytes) -> int | None:
     raw = data[:_LOOKED_AT].tobytes()
     for at in range(len(raw) - 7):  # not the first phases alone: contents hold special words that have no address
         start = word_index(int.from_bytes(raw[at : at + 8], "little"), key) * 8 - at
@@ -66,7 +66,7 @@ def _position_by_word(memory: Mapping | BorrowedMemory, key: int, data: Bytes) -
     return None
 
 
-def _position_by_search(memory: Mapping | BorrowedMemory, key: int, data: Bytes) -> int | None:
+def _position_by_search(memory: Memory, key: int, data: Bytes) -> int | None:
     if memory.accessible_bytes > _SEARCH_LIMIT:
         return None
     for start, stop in memory.windows:
@@ -78,7 +78,7 @@ def _position_by_search(memory: Mapping | BorrowedMemory, key: int, data: Bytes)
     return None
 
 
-def _origin(oracle: Oracle, region: str, position: int, key: int, group: int, *, occupant: bool = False) -> Origin:
+def _origin(oracle: Expectation, region: str, position: int, key: int, group: int, *, occupant: bool = False) -> Origin:
     if region == "host":
         return Origin(region, position, key, oracle.host_keys[key], None)
     layout = oracle.arena.layout

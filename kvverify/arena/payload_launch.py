@@ -13,10 +13,8 @@ import torch
 
 from kvverify.arena import payload_torch
 from kvverify.arena.contents import SPECIAL
-from kvverify.arena.memory import PAGE
 from kvverify.arena.tiles import Pattern, Tiles
 
-CHUNK_WORDS = PAGE // 8  # of one digest
 _WARPS = {256: 1, 1024: 2, 4096: 4, 8192: 4}
 
 
@@ -63,7 +61,7 @@ class Payloads:
         self._special = torch.zeros(len(SPECIAL) + 1, dtype=torch.int64)
         self._special[: len(SPECIAL)] = torch.from_numpy(SPECIAL.astype(np.int64))
         self._special = self._special.to(memory.device)
-        self._kernels = _triton_kernels(memory.device) if compiled is None or compiled else None
+        self._kernels = triton_kernels(memory.device) if compiled is None or compiled else None
         self.how = "Triton" if self._kernels is not None else "torch"
 
     def set_base_key(self, key: int) -> None:
@@ -88,11 +86,11 @@ class Payloads:
     def occupy(self, launch: Launch, records: Records, flip: int) -> None:
         """Write what differs in every byte from what must come; ``flip`` is xored to data, scales become extreme."""
         if self._kernels is None:
-            payload_torch.occupy(
-                self.memory, launch, records, self._special, launch.extremes, launch.masks, flip
-            )
+            payload_torch.occupy(self.memory, launch, records, self._special, flip)
         else:
-            self._start("occupy", launch, records, self._typed(launch.extremes, launch), self._typed(launch.masks, launch), flip)
+            self._start(
+                "occupy", launch, records, self._typed(launch.extremes, launch), self._typed(launch.masks, launch), flip
+            )
 
     def settle(self, launch: Launch, carried: Records, own: Records) -> None:
         """Put own padding back where that of the source, ``carried``, is found. ``own`` and ``carried`` have equal steps."""
@@ -100,15 +98,6 @@ class Payloads:
             payload_torch.settle(self.memory, launch, carried, own, self._special)
         else:
             self._start("settle", launch, carried, own.keys, own.sources)
-
-    def digests(self, starts: torch.Tensor) -> torch.Tensor:
-        """Return a digest of the page from each word of ``starts`` (int64, on the device) on: int64 [n]."""
-        if self._kernels is None or self.memory.device.type != starts.device.type:
-            return payload_torch.digests(self._words, starts.to(self.memory.device), CHUNK_WORDS)
-        sums = torch.empty_like(starts)
-        if len(starts):
-            self._kernels.digest[(len(starts),)](self._words, starts, CHUNK_WORDS, sums, SIZE=CHUNK_WORDS, num_warps=4)
-        return sums
 
     def _start(self, name: str, launch: Launch, records: Records, *more: torch.Tensor | int, **constants: bool) -> None:
         tiles, count = launch.tiles, len(launch.starts)
@@ -148,7 +137,7 @@ def upload(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]], device: torc
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def _triton_kernels(device: torch.device) -> ModuleType | None:
+def triton_kernels(device: torch.device) -> ModuleType | None:
     """Return the module of the kernels where Triton can run them: compiled on a GPU, interpreted on a CPU if that was asked for."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if importlib.util.find_spec("triton") is None or (device.type == "cpu") is not interpreted:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _AT_ONCE = 1 << 21  # units computed together: about 150 MB of temporaries
 
 
-def check(memory: torch.Tensor, launch: Launch, records: Records, special: torch.Tensor, *, by_bytes: bool) -> torch.Tensor:
+def check(
+    memory: torch.Tensor, launch: Launch, records: Records, special: torch.Tensor, *, by_bytes: bool
+) -> torch.Tensor:
     """Return how many bytes, or units, of each program are not what they must be: int32 [blocks * tiles]."""
     counts = []
     for positions, inside, expected, _ in _programs(launch, records, special):
@@ -35,41 +37,21 @@ def fill(memory: torch.Tensor, launch: Launch, records: Records, special: torch.
         memory.view(torch.uint8)[positions[inside]] = expected[inside]
 
 
-def occupy(
-    memory: torch.Tensor,
-    launch: Launch,
-    records: Records,
-    special: torch.Tensor,
-    extremes: torch.Tensor,
-    masks: torch.Tensor,
-    flip: int,
-) -> None:
+def occupy(memory: torch.Tensor, launch: Launch, records: Records, special: torch.Tensor, flip: int) -> None:
     """Write bytes that differ from what must come in every single one."""
     for positions, inside, expected, tiles in _programs(launch, records, special):
-        extreme = extremes.view(torch.uint8)[tiles]
+        extreme = launch.extremes[tiles]
         scale = torch.where(expected == extreme, extreme ^ 0x80, extreme)
-        occupant = torch.where(masks.view(torch.uint8)[tiles] > 0, scale, expected ^ flip)
+        occupant = torch.where(launch.masks[tiles] > 0, scale, expected ^ flip)
         memory.view(torch.uint8)[positions[inside]] = occupant[inside]
 
 
 def settle(memory: torch.Tensor, launch: Launch, carried: Records, own: Records, special: torch.Tensor) -> None:
     """Put what a block's padding was back where a load brought the source's along, byte by byte."""
-    both = zip(
-        _programs(launch, carried, special, moved_gaps=True), _programs(launch, own, special), strict=True
-    )
+    both = zip(_programs(launch, carried, special, moved_gaps=True), _programs(launch, own, special), strict=True)
     for (positions, inside, theirs, _), (_, _, ours, _) in both:
         same = inside & (memory.view(torch.uint8)[positions] == theirs)
         memory.view(torch.uint8)[positions[same]] = ours[same]
-
-
-def digests(words: torch.Tensor, starts: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the digest of the ``count`` words of int64 ``words`` from each of ``starts`` on: int64 [n]."""
-    lane = torch.arange(count, device=starts.device)
-    salt = (lane + 1) * _signed(GOLDEN)
-    parts = [
-        _mixed(words[some[:, None] + lane] ^ salt).sum(1) for some in starts.split(max(1, _AT_ONCE // count))
-    ]
-    return torch.cat(parts)
 
 
 _Piece = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
@@ -80,7 +62,7 @@ def _programs(launch: Launch, records: Records, special: torch.Tensor, *, moved_
     count = len(launch.starts)
     lane = torch.arange(launch.tiles.tile_bytes, device=launch.starts.device)
     programs = torch.arange(count * records.count, device=launch.starts.device)
-    for some in programs.split(max(1, _AT_ONCE // launch.tiles.tile_bytes)):
+    for some in torch.split(programs, max(1, _AT_ONCE // launch.tiles.tile_bytes)):
         tile, nth = some % count, some // count
         block = nth if records.blocks is None else records.blocks[nth]
         kind = launch.kinds[tile]

@@ -11,7 +11,6 @@ the bytes were first written for. ``kind_step`` is the distance between the kind
 
 from __future__ import annotations
 
-
 import triton
 import triton.language as tl
 
@@ -27,13 +26,13 @@ _ALL = tl.constexpr(0xFFFFFFFFFFFFFFFF)
 
 
 @triton.jit
-def _mixed(x: tl.tensor) -> tl.tensor:
+def _mixed(x):
     x = (x ^ (x >> 32)) * _FACTOR
     return x ^ (x >> 29)
 
 
 @triton.jit
-def _word(index: tl.tensor, key: tl.tensor, base_key: tl.tensor, special: tl.tensor) -> tl.tensor:
+def _word(index, key, base_key, special):
     """Word ``index`` of the allocation under ``key``: plain under the key of the reset, else with special values and zeros."""
     word = _mixed((index + 1) * _GOLDEN) ^ key
     if key != base_key:
@@ -44,13 +43,13 @@ def _word(index: tl.tensor, key: tl.tensor, base_key: tl.tensor, special: tl.ten
 
 
 @triton.jit
-def _byte_mask(differ: tl.tensor) -> tl.tensor:
+def _byte_mask(differ):
     """0x80 in each byte of ``differ`` that is zero."""
     return (((differ & _LOW7) + _LOW7) | differ | _LOW7) ^ _ALL
 
 
 @triton.jit
-def _place(starts: tl.tensor, strides: tl.tensor, lengths: tl.tensor, kinds: tl.tensor, tiles: tl.tensor, blocks: tl.tensor, HAS_BLOCKS: tl.constexpr) -> tl.tensor:
+def _place(starts, strides, lengths, kinds, tiles, blocks, HAS_BLOCKS: tl.constexpr):
     """Return tile, position of the block in the launch, block, first position, length and kind of this program."""
     program = tl.program_id(0).to(tl.int64)
     tile, nth = program % tiles, program // tiles
@@ -58,11 +57,19 @@ def _place(starts: tl.tensor, strides: tl.tensor, lengths: tl.tensor, kinds: tl.
     if HAS_BLOCKS:
         block = tl.load(blocks + nth)
     stride = tl.load(strides + tile)
-    return tile, nth, block, tl.load(starts + tile) + block * stride, tl.load(lengths + tile), tl.load(kinds + tile), stride
+    return (
+        tile,
+        nth,
+        block,
+        tl.load(starts + tile) + block * stride,
+        tl.load(lengths + tile),
+        tl.load(kinds + tile),
+        stride,
+    )
 
 
 @triton.jit
-def _record(kind: tl.tensor, nth: tl.tensor, block: tl.tensor, keys: tl.tensor, sources: tl.tensor, kind_step: tl.tensor, base_key: tl.tensor) -> tl.tensor:
+def _record(kind, nth, block, keys, sources, kind_step, base_key):
     """Return key and original block; what no group writes has those of the reset."""
     known = kind != 0
     key = tl.load(keys + kind * kind_step + nth, mask=known, other=0).to(tl.uint64, bitcast=True)
@@ -71,7 +78,7 @@ def _record(kind: tl.tensor, nth: tl.tensor, block: tl.tensor, keys: tl.tensor, 
 
 
 @triton.jit
-def _expected(start: tl.tensor, moved: tl.tensor, key: tl.tensor, base_key: tl.tensor, special: tl.tensor, UNIT: tl.constexpr, SIZE: tl.constexpr) -> tl.tensor:
+def _expected(start, moved, key, base_key, special, UNIT: tl.constexpr, SIZE: tl.constexpr):
     """The units from position ``start`` on, as they were first written ``moved`` bytes away."""
     lane = tl.arange(0, SIZE)
     if UNIT == 8:
@@ -85,8 +92,8 @@ def _expected(start: tl.tensor, moved: tl.tensor, key: tl.tensor, base_key: tl.t
 
 @triton.jit(do_not_specialize=["tiles", "kind_step"])
 def check(
-    memory: tl.tensor, starts: tl.tensor, strides: tl.tensor, lengths: tl.tensor, kinds: tl.tensor, tiles: tl.tensor, blocks: tl.tensor, keys: tl.tensor, sources: tl.tensor,
-    kind_step: tl.tensor, special: tl.tensor, counts: tl.tensor,
+    memory, starts, strides, lengths, kinds, tiles, blocks, keys, sources,
+    kind_step, special, counts,
     UNIT: tl.constexpr, SIZE: tl.constexpr, HAS_BLOCKS: tl.constexpr, BYTES: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write to ``counts`` int32 [programs] how many units, or bytes with ``BYTES``, are not what they must be."""
@@ -107,8 +114,8 @@ def check(
 
 @triton.jit(do_not_specialize=["tiles", "kind_step"])
 def fill(
-    memory: tl.tensor, starts: tl.tensor, strides: tl.tensor, lengths: tl.tensor, kinds: tl.tensor, tiles: tl.tensor, blocks: tl.tensor, keys: tl.tensor, sources: tl.tensor,
-    kind_step: tl.tensor, special: tl.tensor,
+    memory, starts, strides, lengths, kinds, tiles, blocks, keys, sources,
+    kind_step, special,
     UNIT: tl.constexpr, SIZE: tl.constexpr, HAS_BLOCKS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write what must be there."""
@@ -123,11 +130,11 @@ def fill(
 
 @triton.jit(do_not_specialize=["tiles", "kind_step", "flip"])
 def occupy(
-    memory: tl.tensor, starts: tl.tensor, strides: tl.tensor, lengths: tl.tensor, kinds: tl.tensor, tiles: tl.tensor, blocks: tl.tensor, keys: tl.tensor, sources: tl.tensor,
-    kind_step: tl.tensor, special: tl.tensor, extremes: tl.tensor, masks: tl.tensor, flip: tl.tensor,
+    memory, starts, strides, lengths, kinds, tiles, blocks, keys, sources,
+    kind_step, special, extremes, masks, flip,
     UNIT: tl.constexpr, SIZE: tl.constexpr, HAS_BLOCKS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write bytes that differ from what must come in every single one; see oracle.occupant_of."""
+    """Write bytes that differ from what must come in every single one; see expectation.occupant_of."""
     base_key = tl.load(special + 16).to(tl.uint64, bitcast=True)
     tile, nth, block, start, length, kind, stride = _place(starts, strides, lengths, kinds, tiles, blocks, HAS_BLOCKS)
     key, source = _record(kind, nth, block, keys, sources, kind_step, base_key)
@@ -149,8 +156,8 @@ def occupy(
 
 @triton.jit(do_not_specialize=["tiles", "kind_step"])
 def settle(
-    memory: tl.tensor, starts: tl.tensor, strides: tl.tensor, lengths: tl.tensor, kinds: tl.tensor, tiles: tl.tensor, blocks: tl.tensor, keys: tl.tensor, sources: tl.tensor,
-    kind_step: tl.tensor, special: tl.tensor, own_keys: tl.tensor, own_sources: tl.tensor,
+    memory, starts, strides, lengths, kinds, tiles, blocks, keys, sources,
+    kind_step, special, own_keys, own_sources,
     UNIT: tl.constexpr, SIZE: tl.constexpr, HAS_BLOCKS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Put what a block's padding was back where a load brought the source's along, byte by byte. ``UNIT`` is 1."""
@@ -169,7 +176,7 @@ def settle(
 
 
 @triton.jit(do_not_specialize=["count"])
-def digest(memory: tl.tensor, starts: tl.tensor, count: tl.tensor, sums: tl.tensor, SIZE: tl.constexpr) -> None:
+def digest(memory, starts, count, sums, SIZE: tl.constexpr) -> None:
     """Write to ``sums`` int64 [programs] the digest of the ``count`` words from word ``starts[program]`` of ``memory`` on."""
     program = tl.program_id(0)
     lane = tl.arange(0, SIZE)

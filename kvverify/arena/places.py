@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
+from kvverify.arena.compare import Mismatch
+from kvverify.arena.expectation import Expectation
 from kvverify.arena.geometry import Owner, Positions, Run, block_start, content_runs, locate
-from kvverify.arena.oracle import Mismatch, Oracle
 from kvverify.arena.stretch import Stretch
 from kvverify.layout.placement import Layout, Role
 
@@ -73,7 +74,7 @@ def whole_pages(layout: Layout, owners: list[Owner], total: int) -> str:
     return f"{page_place(layout, owners)}, whole pages" if share > _WHOLE else ""
 
 
-def outside_place(oracle: Oracle, positions: Positions, groups: dict[int, int]) -> str:
+def outside_place(oracle: Expectation, positions: Positions, groups: dict[int, int]) -> str:
     """Say which guard or gap the ``positions`` that belong to no block lie in."""
     layout, base = oracle.arena.layout, oracle.arena.base
     few = positions[np.unique(np.linspace(0, len(positions) - 1, 256).astype(np.int64))] - base
@@ -95,7 +96,7 @@ def _extent(distances: list[int]) -> str:
     return counted(low, "byte") if low == high else f"{low} to {high} bytes"
 
 
-def neighbour(oracle: Oracle, mismatch: Mismatch, loaded: Collection[int], groups: dict[int, int]) -> str:
+def neighbour(oracle: Expectation, mismatch: Mismatch, loaded: Collection[int], groups: dict[int, int]) -> str:
     """Say that the first damage adjoins a block that was loaded: the copy ran past its end, or began too early; else ''."""
     layout, base, wrong = oracle.arena.layout, oracle.arena.base, mismatch.positions
     cuts = np.nonzero(np.diff(wrong) > 1)[0]
@@ -109,7 +110,7 @@ def neighbour(oracle: Oracle, mismatch: Mismatch, loaded: Collection[int], group
     return ""
 
 
-def common_end(oracle: Oracle, stretches: list[Stretch]) -> str:
+def common_end(oracle: Expectation, stretches: list[Stretch]) -> str:
     """Say that ``stretches`` are the ends of their pages or cells, the few left out that are right there by chance; else ''."""
     pages: Counter[Run] = Counter()  # (length of the end, length of the page)
     cells: Counter[Run] = Counter()
@@ -146,7 +147,7 @@ def _joined(stretches: list[Stretch]) -> list[tuple[Stretch, int]]:
     return found
 
 
-def groups_of(oracle: Oracle) -> dict[int, int]:
+def groups_of(oracle: Expectation) -> dict[int, int]:
     """Return the layer group that each block with known contents belongs to."""
     return {block: content.group for block, content in oracle.contents.items()}
 

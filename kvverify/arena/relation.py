@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from kvverify.arena.expectation import BEFORE, Content, Expectation
 from kvverify.arena.geometry import Owner, position_of
-from kvverify.arena.oracle import BEFORE, Content, Oracle
 from kvverify.arena.origin import Origin
 from kvverify.arena.places import counted, page_place, spans
 from kvverify.arena.stretch import Stretch
@@ -17,7 +17,7 @@ Relation = dict[str, Pair]  # by what differs: layer, block, head, token, field,
 _NOUNS = {"layer": "layer", "block": "block", "head": "head", "token": "token"}
 
 
-def relation_of(oracle: Oracle, stretch: Stretch) -> Relation:
+def relation_of(oracle: Expectation, stretch: Stretch) -> Relation:
     """Return what differs between the origin of a stretch and where its bytes should have come from."""
     origin, owner = stretch.origin, stretch.owner
     if origin is None:
@@ -33,14 +33,14 @@ def relation_of(oracle: Oracle, stretch: Stretch) -> Relation:
     return _differences(oracle, owner, origin, origin.owner)
 
 
-def wanted_of(oracle: Oracle, owner: Owner) -> Content | None:
+def wanted_of(oracle: Expectation, owner: Owner) -> Content | None:
     """Return what the block of ``owner`` must hold, as far as that is contents of the owner's group."""
     content = oracle.contents.get(owner.block)
     same = content is not None and content.group == oracle.arena.layout.layers[owner.layer].group
     return content if same else None
 
 
-def _differences(oracle: Oracle, owner: Owner, origin: Origin, source: Owner) -> Relation:
+def _differences(oracle: Expectation, owner: Owner, origin: Origin, source: Owner) -> Relation:
     layers = oracle.arena.layout.layers
     wanted = wanted_of(oracle, owner)
     block = owner.block if wanted is None else wanted.block
@@ -69,7 +69,7 @@ def _inside_the_page(owner: Owner, source: Owner) -> Relation:
     return found
 
 
-def _is_held(oracle: Oracle, origin: Origin, source: Owner) -> bool:
+def _is_held(oracle: Expectation, origin: Origin, source: Owner) -> bool:
     """Is it what the source block holds now, or held when it was stored?"""
     held = [*oracle.contents.values(), *(s.content for stored in oracle.slots.values() for s in stored)]
     return any(c.key == origin.key and c.block == source.block for c in held)
@@ -80,7 +80,7 @@ def signature(relation: Collection[str]) -> str:
     return "+".join(sorted(relation)) or "same place"
 
 
-def describe(oracle: Oracle, stretches: list[Stretch]) -> str:
+def describe(oracle: Expectation, stretches: list[Stretch]) -> str:
     """Say once where the bytes of ``stretches``, whose relations have one signature, came from."""
     relations = [relation_of(oracle, s) for s in stretches]
     names = relations[0].keys()
@@ -171,7 +171,7 @@ def _examples(numbers: list[tuple[int, int]]) -> str:
     return ", ".join(f"{a} for {b}" for a, b in sorted(numbers, key=lambda p: p[1])[:3]) + ", ..." * (len(numbers) > 3)
 
 
-def _constant_shift(oracle: Oracle, stretches: list[Stretch]) -> int:
+def _constant_shift(oracle: Expectation, stretches: list[Stretch]) -> int:
     """Return the distance in bytes from where the bytes should have come from, when it is the same for all; else 0."""
     layout, shifts = oracle.arena.layout, set()
     for stretch in stretches:

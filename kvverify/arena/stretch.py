@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kvverify.arena.compare import Mismatch
+from kvverify.arena.expectation import Expectation
 from kvverify.arena.geometry import Owner, Positions, Run, join_runs, locate, position_of
 from kvverify.arena.memory import Bytes
-from kvverify.arena.oracle import Mismatch, Oracle
 from kvverify.arena.origin import MIN_RUN, Origin, find_origin
 from kvverify.layout.placement import Field, Layer
 
@@ -35,7 +36,7 @@ class Stretch:
         return self.start + len(self.data)
 
 
-def stretches_of(oracle: Oracle, mismatch: Mismatch, groups: dict[int, int]) -> list[Stretch]:
+def stretches_of(oracle: Expectation, mismatch: Mismatch, groups: dict[int, int]) -> list[Stretch]:
     """Return stretches of the wrong device bytes, at most about 100 and spread over all of them, in order.
 
     ``groups`` maps blocks to the layer group that they belong to.
@@ -58,7 +59,7 @@ def _spread(count: int, most: int) -> Positions:
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
 
 
-def _bounds(oracle: Oracle, wrong: Positions, index: int, owner: Owner | None) -> tuple[int, int]:
+def _bounds(oracle: Expectation, wrong: Positions, index: int, owner: Owner | None) -> tuple[int, int]:
     """Return the indices into ``wrong`` of the first and the last byte of the stretch that holds ``index``."""
     position = int(wrong[index])
     low, high = position - _LONGEST // 2, position + _LONGEST // 2
@@ -93,15 +94,15 @@ def _run_of(field: Field, head: int, token: int) -> Run:
     return field.offset + head * field.head_stride + token * field.token_stride, field.length
 
 
-def _stretch(oracle: Oracle, wrong: Positions, groups: Mapping[int, int]) -> Stretch:
+def _stretch(oracle: Expectation, wrong: Positions, groups: Mapping[int, int]) -> Stretch:
     start, stop = int(wrong[0]), int(wrong[-1]) + 1
-    data = oracle.arena.device.array[start:stop].copy()
+    data = oracle.arena.device.read(start, stop)
     owner = locate(oracle.arena.layout, start - oracle.arena.base, dict(groups))
     verdict, origin = _judge(oracle, owner, start, data)
     return Stretch(start, wrong - start, data, owner, verdict, origin)
 
 
-def _judge(oracle: Oracle, owner: Owner | None, start: int, data: Bytes) -> tuple[str, Origin | None]:
+def _judge(oracle: Expectation, owner: Owner | None, start: int, data: Bytes) -> tuple[str, Origin | None]:
     if owner is not None and _is_stale(oracle, owner, start, data):
         return "stale", None
     if len(data) > 1 and not data.any():
@@ -117,7 +118,7 @@ def _judge(oracle: Oracle, owner: Owner | None, start: int, data: Bytes) -> tupl
     return ("occupant" if origin.occupant else "moved"), origin
 
 
-def _is_stale(oracle: Oracle, owner: Owner, start: int, data: Bytes) -> bool:
+def _is_stale(oracle: Expectation, owner: Owner, start: int, data: Bytes) -> bool:
     layer = oracle.arena.layout.layers[owner.layer]
     return any(
         position <= start < position + len(occupant)

@@ -99,12 +99,12 @@ def padding(oracle: Oracle, layer: int, block: int) -> Positions:
 
 
 def read(oracle: Oracle, where: Positions) -> Bytes:
-    found: Bytes = oracle.arena.device.array[where]
+    found: Bytes = oracle.arena.mapping.array[where]
     return found
 
 
 def write(oracle: Oracle, where: Positions, data: Bytes) -> None:
-    oracle.arena.device.array[where] = data
+    oracle.arena.mapping.array[where] = data
 
 
 def put(oracle: Oracle, blocks: Sequence[int], slots: Sequence[int], group: int = 0) -> None:

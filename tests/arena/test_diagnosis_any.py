@@ -42,12 +42,12 @@ def loaded(name: str) -> tuple[Oracle, Bytes, Bytes]:
 
 
 def windows(oracle: Oracle, region: str) -> Bytes:
-    memory = oracle.arena.device if region == "device" else oracle.arena.host_memory
+    memory = oracle.arena.mapping if region == "device" else oracle.arena.host_memory
     return np.concatenate([memory.array[a:b] for a, b in memory.windows])
 
 
 def put_back(oracle: Oracle, region: str, data: Bytes) -> None:
-    memory = oracle.arena.device if region == "device" else oracle.arena.host_memory
+    memory = oracle.arena.mapping if region == "device" else oracle.arena.host_memory
     done = 0
     for start, stop in memory.windows:
         memory.array[start:stop] = data[done : done + stop - start]

@@ -42,7 +42,9 @@ def test_extents_belong_to_the_groups_that_write_them(recipe: Recipe) -> None:
     extents = extents_of(layout, _BASE, size)
     for group in layout.groups:
         for padding in (False, True):
-            assert (_by_extents(extents, group.index, padding, size) == _by_layers(layout, group.index, padding, size)).all()
+            assert (
+                _by_extents(extents, group.index, padding, size) == _by_layers(layout, group.index, padding, size)
+            ).all()
 
 
 def _by_extents(

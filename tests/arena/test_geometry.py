@@ -47,7 +47,7 @@ def cell_bytes(layer: Layer, row: int, head: int, token: int, names: tuple[str, 
 def test_views_and_index_arithmetic_agree_on_every_byte_of_a_cell(torch: ModuleType, name: str) -> None:
     layout = LAYOUTS[name]
     arena = Arena(layout, 1)
-    origin = arena.device.address + arena.base
+    origin = arena.mapping.address + arena.base
     for layer, view in zip(layout.layers, arena.layers, strict=True):
         assert tuple(view.shape) == (layout.num_blocks * layer.rows_per_block, *layer.shape)
         arrangement = slot_format(layer.kv_format).arrangement

@@ -94,9 +94,9 @@ def test_a_nan_is_a_pattern_like_any_other() -> None:
 def test_guards_lie_around_the_buffer_and_every_slot(name: str) -> None:
     arena = Arena(place(SMALL[name]), 3)
     stop = arena.base + arena.layout.size_bytes
-    assert arena.device.contains(arena.base - PAGE, arena.base)
-    assert arena.device.contains(page_ceil(stop), page_ceil(stop) + PAGE)
-    assert arena.device.windows[-1][1] < arena.device.size
+    assert arena.mapping.contains(arena.base - PAGE, arena.base)
+    assert arena.mapping.contains(page_ceil(stop), page_ceil(stop) + PAGE)
+    assert arena.mapping.windows[-1][1] < arena.device.size
     assert len(arena.buffer) == arena.layout.size_bytes
     for slot in range(3):
         start = arena.host_base + slot * arena.slot_stride
@@ -119,7 +119,7 @@ def test_a_sparse_view_addresses_blocks_beyond_2_and_4_gib(torch: ModuleType, nu
         for block in arena.layout.blocks:
             start = layer.offset + block * layer.block_stride
             rows = view[block * layer.rows_per_block]
-            assert rows.data_ptr() == arena.device.address + arena.base + start
+            assert rows.data_ptr() == arena.mapping.address + arena.base + start
             first = view.reshape(-1)[:0] if rows.numel() == 0 else rows[(0,) * (rows.dim() - 1)]
             first.view(torch.uint8).fill_(block % 251 + 1)
             assert (arena.buffer[start : start + first.numel() * layer.element_bytes] == block % 251 + 1).all()
@@ -141,7 +141,7 @@ def test_where_a_32_bit_offset_wraps_to_is_accessible(number: int) -> None:
                 cut = (start // unit + 2**31) % 2**32 - 2**31  # as int32 keeps it
                 for offset in (cut * unit, start // unit % 2**32 * unit):
                     place_of = arena.base + offset
-                    assert arena.device.contains(place_of, place_of + length), (layer.name, block, offset)
+                    assert arena.mapping.contains(place_of, place_of + length), (layer.name, block, offset)
                     wrapped += offset != start
     assert wrapped > 0
 

@@ -63,7 +63,7 @@ def place_at(windows: tuple[tuple[int, int], ...], share: float) -> int:
 
 
 def assert_flip_is_found(oracle: Oracle, region: str, position: int, mask: int) -> None:
-    memory = oracle.arena.device if region == "device" else oracle.arena.host_memory
+    memory = oracle.arena.mapping if region == "device" else oracle.arena.host_memory
     right = int(memory.array[position])
     memory.array[position] ^= mask
     try:
@@ -83,7 +83,7 @@ SHARES = st.floats(0, 1, exclude_max=True)
 @example("mixed", "host", 0.999999, 1)  # the last of the guard behind the slots
 def test_any_one_flipped_byte_is_found(name: str, region: str, share: float, mask: int) -> None:
     oracle = settled(name)
-    memory = oracle.arena.device if region == "device" else oracle.arena.host_memory
+    memory = oracle.arena.mapping if region == "device" else oracle.arena.host_memory
     assert_flip_is_found(oracle, region, place_at(memory.windows, share), mask)
     assert oracle.check() is None
 
@@ -92,7 +92,7 @@ def test_any_one_flipped_byte_is_found(name: str, region: str, share: float, mas
 @given(st.sampled_from(list(SMALL)), st.sampled_from(["device", "host"]), SHARES, st.integers(1, 255))
 def test_any_one_flipped_byte_is_found_before_the_first_check(name: str, region: str, share: float, mask: int) -> None:
     oracle = pending(name)
-    memory = oracle.arena.device if region == "device" else oracle.arena.host_memory
+    memory = oracle.arena.mapping if region == "device" else oracle.arena.host_memory
     position = place_at(memory.windows, share)
     if region == "host":
         slot, rest = divmod(position - oracle.arena.host_base, oracle.arena.slot_stride)
@@ -124,14 +124,14 @@ def test_every_byte_that_is_not_inaccessible_is_compared(name: str) -> None:
     before = oracle.compared_bytes
     assert oracle.check() is None
     total = 0
-    for memory in (oracle.arena.device, oracle.arena.host_memory):
+    for memory in (oracle.arena.mapping, oracle.arena.host_memory):
         total += memory.size - memory.inaccessible_bytes
     assert oracle.compared_bytes - before == total
 
 
 def test_a_window_that_is_left_out_is_an_error_of_ours() -> None:
     oracle = make_oracle(SMALL["sparse"])
-    memory = oracle.arena.device
+    memory = oracle.arena.mapping
     short = Mapping.__new__(Mapping)
     for name in ("size", "array", "inaccessible_bytes"):
         setattr(short, name, getattr(memory, name))
@@ -156,7 +156,7 @@ def test_the_occupant_lies_in_memory_before_the_load_with_extreme_scales(name: s
     source, target = oracle.arena.layout.blocks[0], oracle.arena.layout.blocks[4]
     oracle.fill([source], 0, "fill")
     store(oracle, [source], [1])
-    untouched = oracle.arena.device.array[oracle.arena.base - 100 : oracle.arena.base].copy()
+    untouched = oracle.arena.mapping.array[oracle.arena.base - 100 : oracle.arena.base].copy()
     expect_load(oracle, [1], [target])
     for number in oracle.arena.layout.group_layers(0):
         layer = oracle.arena.layout.layers[number]
@@ -165,12 +165,12 @@ def test_the_occupant_lies_in_memory_before_the_load_with_extreme_scales(name: s
         ).all()
         for (start, length), scales in zip(content_runs(layer), scale_positions(layer), strict=True):
             run = oracle.arena.base + layer.offset + target * layer.block_stride + start
-            there = oracle.arena.device.array[run : run + length]
+            there = oracle.arena.mapping.array[run : run + length]
             assert set(there[scales].tolist()) <= {0x7F, 0xFF}
             assert [(p, b.tobytes()) for p, b in oracle.occupant_bytes(layer, target) if p == run] == [
                 (run, there.tobytes())
             ]
-    assert (oracle.arena.device.array[oracle.arena.base - 100 : oracle.arena.base] == untouched).all()
+    assert (oracle.arena.mapping.array[oracle.arena.base - 100 : oracle.arena.base] == untouched).all()
 
 
 Wrong = Callable[[Oracle, tuple[int, ...]], None]
@@ -392,7 +392,7 @@ def test_a_late_store_is_open_until_a_check_finds_all_right() -> None:
 def test_a_reset_begins_anew_after_a_failure() -> None:
     oracle = make_oracle(SMALL["gaps and padding"])
     round_trip(oracle)
-    oracle.arena.device.array[oracle.arena.base - 1] ^= 1
+    oracle.arena.mapping.array[oracle.arena.base - 1] ^= 1
     assert oracle.check() is not None
     old = read(oracle, positions(oracle, 0, 0))
     oracle.reset(2)
@@ -419,8 +419,8 @@ def test_several_blocks_share_a_slot() -> None:
 def test_many_wrong_bytes_are_counted_and_the_first_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "_KEPT", 100)
     oracle = make_oracle(SMALL["sparse"])
-    for start, stop in oracle.arena.device.windows:
-        oracle.arena.device.array[start:stop] ^= 1
+    for start, stop in oracle.arena.mapping.windows:
+        oracle.arena.mapping.array[start:stop] ^= 1
     found = tell(oracle)
     assert found.total == oracle.arena.device.accessible_bytes
     assert found.positions.tolist() == list(range(found.positions[0], found.positions[0] + 100))

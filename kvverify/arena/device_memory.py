@@ -1,0 +1,69 @@
+"""Memory that a GPU works on: one allocation on the device, and host pages registered with its driver."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvverify.arena.memory import Bytes, Mapping, Window
+from kvverify.errors import EnvironmentProblem
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """One device allocation, uint8 [size]: all of it can be touched and is compared."""
+
+    tensor: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        """Bytes in all."""
+        return self.tensor.numel()
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """One window over everything."""
+        return ((0, self.size),)
+
+    @property
+    def accessible_bytes(self) -> int:
+        """Bytes that can be touched: all."""
+        return self.size
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Return a copy of the bytes [start, stop); waits for the current stream."""
+        return self.tensor[start:stop].cpu().numpy()
+
+
+def allocate(size: int, device: torch.device) -> DeviceMemory:
+    """Return ``size`` bytes on ``device``.
+
+    Raises:
+        MemoryError: the device has not so much free.
+    """
+    try:
+        return DeviceMemory(torch.empty(size, dtype=torch.uint8, device=device))
+    except torch.OutOfMemoryError as error:
+        raise MemoryError(f"cannot allocate {size:,} bytes on {device}: {str(error).splitlines()[0]}") from error
+
+
+def register(mapping: Mapping) -> None:
+    """Pin the accessible windows of host memory, so that the GPU reads and writes them in place; undone when it is dropped.
+
+    Raises:
+        EnvironmentProblem: the driver refuses.
+    """
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # HIP's on ROCm, under the same names
+    for start, stop in mapping.windows:
+        address = mapping.address + start
+        code = int(runtime.cudaHostRegister(address, stop - start, 0))
+        if code:
+            raise EnvironmentProblem(
+                f"cannot pin {stop - start:,} bytes of host memory: error {code} of the GPU's runtime; "
+                "`ulimit -l` and free memory limit how much can be pinned"
+            )
+        # an array tells of its end before its memory is unmapped, a mapping after that
+        weakref.finalize(mapping.array, runtime.cudaHostUnregister, address).atexit = False
