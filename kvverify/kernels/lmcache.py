@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from kvverify.kernels.lmcache_context import MOST_OBJECTS, ChunkContext
-from kvverify.kernels.lmcache_groups import Registration, known_defect, refused_by_fallback, register, unsupported
+from kvverify.kernels.lmcache_groups import Registration, known_defect, refused_by_fallback, unsupported
 from kvverify.kernels.lmcache_library import load
+from kvverify.kernels.lmcache_ops import BlockOp
 
 if TYPE_CHECKING:
     from kvverify.kernels.contract import ArenaView
@@ -95,90 +94,19 @@ class LMCacheTransfer:
         return self._lib.provenance("transfer_kv_per_object_group, block op through a staging buffer")
 
 
-class LMCacheBlockOp:
+class LMCacheBlockOp(BlockOp):
     """``device_ops.multi_layer_block_kv_transfer`` called for each kernel group, with pointers into the host rows."""
 
     name = "lmcache-block"
-    groups = True
-    blocks_per_slot = 2
+    entry = "multi_layer_block_kv_transfer"
 
     def __init__(self) -> None:
-        self._lib = load()
-        self._registration: Registration | None = None
-        self._host: torch.Tensor | None = None
-        self._pointers: list[torch.Tensor] = []  # per kernel group: int64 [layer]
+        super().__init__(load())
+
+    def limits(self, registration: Registration) -> str | None:
+        """What the torch fallback says that it cannot do."""
+        return refused_by_fallback(registration)
 
     def supports(self, layout: Layout) -> bool | str:
         """True, or LMCache's own reason."""
-        return _unsupported(self._lib, layout, self.blocks_per_slot) or True
-
-    def prepare(self, arena: ArenaView) -> None:
-        """Register the layers and keep their pointers."""
-        self._registration = register(self._lib, arena.layout, arena.layers, self.blocks_per_slot)
-        self._host = arena.host
-        self._pointers = [
-            torch.tensor(
-                self._lib.connector.get_group_data_ptrs(
-                    self._registration.tensors, group.engine_kv_format, group.layer_indices
-                )
-            )
-            for group in self._registration.manager.kernel_groups
-        ]
-
-    def store(self, block_ids: Sequence[int], host_slots: Sequence[int], *, group: int = 0) -> None:
-        """Copy full chunks of blocks to host slots."""
-        self._transfer(block_ids, host_slots, group, 0, self._lib.native.TransferDirection.D2H)
-
-    def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
-        """Copy full chunks from host slots to blocks."""
-        self._transfer(block_ids, host_slots, group, 0, self._lib.native.TransferDirection.H2D)
-
-    def load_part(self, slot: int, first: int, block_ids: Sequence[int], *, group: int = 0) -> None:
-        """Copy what follows sub-block ``first``, through ``skip_prefix_n_blocks``."""
-        ids = [block_ids[0]] * first + list(block_ids)
-        self._transfer(ids, [slot], group, first, self._lib.native.TransferDirection.H2D)
-
-    def _transfer(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_blocks: int, way: Any) -> None:
-        k = self.blocks_per_slot
-        for start in range(0, len(slots), MOST_OBJECTS):
-            batch = slots[start : start + MOST_OBJECTS]
-            self._transfer_batch(ids[start * k : (start + MOST_OBJECTS) * k], batch, group, skip_blocks, way)
-
-    def _transfer_batch(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_blocks: int, way: Any) -> None:
-        assert self._registration is not None and self._host is not None  # noqa: PT018 - set together by prepare
-        offset = 0
-        for pointers, kernel_group in zip(self._pointers, self._registration.manager.kernel_groups, strict=True):
-            if kernel_group.engine_group_idx != group:
-                continue
-            desc = kernel_group.shape_desc
-            chunk_slots = self.blocks_per_slot * desc.bs
-            self._lib.ops.multi_layer_block_kv_transfer(
-                pointers,
-                [self._host[slot].data_ptr() + offset for slot in slots],
-                torch.tensor(ids),
-                torch.device("cpu"),
-                way,
-                desc,
-                chunk_slots,
-                kernel_group.engine_kv_format,
-                skip_blocks,
-            )
-            offset += (
-                desc.kv_size
-                * kernel_group.num_layers
-                * chunk_slots
-                * kernel_group.hidden_dim_size
-                * kernel_group.dtype.itemsize
-            )
-
-    def wait(self) -> None:
-        """On the CPU a call returns when its copies are done."""
-
-    def close(self) -> None:
-        """Drop the arena's tensors."""
-        self._registration = self._host = None
-        self._pointers = []
-
-    def provenance(self) -> dict[str, Any]:
-        """Library, version, digests and the path that runs here."""
-        return self._lib.provenance("multi_layer_block_kv_transfer")
+        return _unsupported(self.lib, layout, self.blocks_per_slot) or True

@@ -44,6 +44,7 @@ class Library:
     vllm_order: Any  # vLLM's name of a physical order -> LMCache's, NotImplementedError where it has none
     vllm: Any  # EngineType.VLLM
     transfer_options: Mapping[str, Any] = field(default_factory=dict)  # keywords of this release's transfer call
+    slot_op_takes_block_stride: bool = True
 
     @property
     def has_compiled_ops(self) -> bool:
