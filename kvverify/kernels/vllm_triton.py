@@ -77,10 +77,11 @@ def _load() -> _Kernel:
     triton, interpreted = switch_triton_on()
     module = import_vllm(_KERNEL_MODULE)
     require_names(module, ("_swap_blocks_kernel", "NUM_SMS", "THRESHOLD_BYTES"))
-    if isinstance(module._swap_blocks_kernel, triton.runtime.JITFunction) is interpreted:
+    kind = type(module._swap_blocks_kernel).__name__
+    if kind != ("InterpretedFunction" if interpreted else "JITFunction"):
         raise EnvironmentProblem(
-            f"vllm-triton: the kernel is a {type(module._swap_blocks_kernel).__name__} although TRITON_INTERPRET is "
-            f"{int(interpreted)}; set it before anything imports Triton"
+            f"vllm-triton: vLLM's kernel is a {kind} although TRITON_INTERPRET is {int(interpreted)}: something imported it before; "
+            f"use a process of its own"
         )
     return _Kernel(module, triton, interpreted)
 
