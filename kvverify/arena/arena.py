@@ -9,7 +9,9 @@ if an offset were cut to 32 bits: a wrapped write is then seen as a damaged guar
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from kvverify.arena.geometry import block_start, content_runs, padding_runs
@@ -82,6 +84,16 @@ class Arena:
         """One host slot, uint8 [slot_bytes]."""
         start = self.host_base + index * self.slot_stride
         return self.host_memory.array[start : start + self.slot_bytes]
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make the arena's stream the current one; the CPU has none."""
+        return contextlib.nullcontext()
+
+    def synchronize(self) -> None:
+        """Wait until the stream has done all that was enqueued; the CPU has none."""
+
+    def spin(self, milliseconds: int) -> None:
+        """Keep the stream busy; the CPU has none."""
 
     def storage(self) -> torch.Tensor:
         """The whole allocation, guards included, uint8 [size]."""

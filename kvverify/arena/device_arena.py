@@ -10,7 +10,8 @@ compared. Buffers beyond 2^31 bytes are really allocated; the guard in front is 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from contextlib import AbstractContextManager
 
 import torch
 
@@ -55,8 +56,8 @@ class DeviceArena(Arena):
         self.blocks_per_slot = blocks_per_slot
         self.rank, self.world_size = rank, world_size
         on_gpu = device.type != "cpu"
-        self.base = _FAR_GUARD if layout.size_bytes >= _INT32 else _GUARD if on_gpu else GUARD
-        memory = allocate(page_ceil(self.base + layout.size_bytes) + (_GUARD if on_gpu else GUARD), device)
+        self.base = _front(layout)
+        memory = allocate(allocation_bytes(layout), device)
         self.device, self._tensor = memory, memory.tensor
         self.slot_bytes = page_ceil(layout.host_slot_bytes() * blocks_per_slot)
         self.slot_stride = self.slot_bytes + GUARD
@@ -75,14 +76,53 @@ class DeviceArena(Arena):
         """Does the GPU reach the host slots under their own addresses? Memory that a library lends may be pageable."""
         return self.stream is not None and self.host.is_pinned()
 
-    @contextlib.contextmanager
-    def current(self) -> Iterator[None]:
+    def current(self) -> AbstractContextManager[None]:
         """Make the arena's stream the current one."""
-        if self.stream is None:
-            yield
-            return
-        with torch.cuda.stream(self.stream):
-            yield
+        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def synchronize(self) -> None:
+        """Wait until the arena's stream has done all that was enqueued."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def spin(self, milliseconds: int) -> None:
+        """Keep the current stream busy for about ``milliseconds``."""
+        if self.stream is not None:
+            _spin_cycles(milliseconds * _cycles_per_ms())
+
+
+@functools.cache
+def _cycles_per_ms() -> int:
+    """Measure how many of the spin kernel's cycles take a millisecond."""
+    cycles = 10_000_000
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    _spin_cycles(cycles)  # compiles and warms up
+    start.record()
+    _spin_cycles(cycles)
+    end.record()
+    end.synchronize()
+    return max(1, int(cycles / start.elapsed_time(end)))
+
+
+def _spin_cycles(cycles: int) -> None:
+    torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+
+def _front(layout: Layout) -> int:
+    return _FAR_GUARD if layout.size_bytes >= _INT32 else _GUARD
+
+
+def allocation_bytes(layout: Layout) -> int:
+    """Return how much device memory an arena for ``layout`` takes."""
+    return page_ceil(_front(layout) + layout.size_bytes) + _GUARD
+
+
+def free_bytes(device: str) -> int:
+    """Return the bytes that an arena may take on ``device``: what is free, a twentieth left for libraries."""
+    if device != "cuda":
+        return 1 << 62
+    free, _ = torch.cuda.mem_get_info()
+    return free - free // 20
 
 
 def device_named(name: str) -> torch.device:

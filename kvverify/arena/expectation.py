@@ -138,6 +138,13 @@ class Expectation(ABC):
         are right shows when they are loaded.
         """
 
+    def watch(self, blocks: Sequence[int], reader: str) -> None:  # noqa: B027 - nothing to do on the CPU
+        """Let the engine read ``blocks`` in the order of its stream; on the CPU a reader is done when it was called."""
+
+    def misread(self) -> str | None:
+        """Return which reader saw bytes that were not there when it was enqueued; None for none."""
+        return None
+
     @abstractmethod
     def expected_bytes(self, start: int, length: int) -> Bytes:
         """What device bytes from the position ``start`` of the mapping on must be; they lie in one window."""

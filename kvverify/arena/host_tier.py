@@ -15,11 +15,12 @@ import torch
 
 from kvverify.arena.arena import Arena
 from kvverify.arena.compare import Mismatch
+from kvverify.arena.geometry import Positions
 from kvverify.arena.memory import PAGE, Bytes
 from kvverify.arena.payload import fill
 from kvverify.arena.payload_launch import triton_kernels
 
-Pages = npt.NDArray[np.int64]  # [n]
+Pages = Positions
 _REWRITTEN = 256 << 20  # a larger tier is written once, and keeps what it holds from sequence to sequence
 _AT_ONCE = 64 << 20  # bytes one thread works on
 _KEPT = 256  # pages whose bytes are looked at for a diagnosis
@@ -38,15 +39,14 @@ class HostTier:
         self._memory = arena.host_memory.array
         windows = [np.arange(a // PAGE, -(-b // PAGE)) for a, b in arena.host_memory.windows]
         self._pages: Pages = np.concatenate(windows).astype(np.int64)
-        self._keys = np.zeros(
-            len(self._pages), np.uint64
-        )  # of the payload that a page holds; 0 where a kernel wrote it
+        # of the payload that a page holds; 0 where a kernel wrote it
+        self._keys = np.zeros(len(self._pages), np.uint64)
         whole = self._memory.nbytes % PAGE == 0 and arena.host_memory.windows[0][0] % PAGE == 0
         self._kernels = triton_kernels(device) if device.type != "cpu" and whole else None
         if self._kernels is not None:
             self._words = torch.from_numpy(self._memory).view(torch.int64)
             self._starts = torch.from_numpy(self._pages * (PAGE // 8)).to(device)
-        self._digests = np.zeros(len(self._pages), np.int64)
+        self._digests: npt.NDArray[np.int64] = np.zeros(len(self._pages), np.int64)
         self._written = False
 
     @property

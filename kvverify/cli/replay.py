@@ -32,7 +32,7 @@ def command(failure_file: Path, kernel: str | None, time_limit: float, as_json: 
     from kvverify.roundtrip.failure import read_failure
 
     failure = read_failure(failure_file)
-    source = resolve(kernel or failure.kernel)
+    source = resolve(kernel or failure.kernel, failure.device)
     with Child(source, fault="" if kernel else failure.fault, time_limit=time_limit) as child:
         outcome = child.run(failure.recipe, failure.program, explain=True)
     if outcome.kind == "refused":

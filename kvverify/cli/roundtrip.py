@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 @click.option("--tp", type=click.IntRange(min=1), default=1, metavar="N", help="With --model: tensor-parallel size.")
 @click.option("--block-size", type=click.IntRange(min=1), metavar="N", help="With --model: tokens per block.")
 @click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where the arena lives."
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the engine's memory lies; cuda is a GPU, also under ROCm.",
 )
 @click.option(
     "--examples", type=click.IntRange(min=0), metavar="N", help="Sequences per kernel (an eighth for slow ones)."
@@ -73,8 +77,6 @@ def command(context: click.Context, /, **given: Any) -> int:
     from kvverify.report.log import read_events
     from kvverify.roundtrip.options import options_of
 
-    if given["device"] != "cpu":
-        raise UsageError("--device cuda: copy kernels on a GPU are not part of this version; expected cpu")
     if given["resume"] is not None:
         refuse_beside_resume(context)
         folder = RunFolder.open(given["resume"])
@@ -105,7 +107,8 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
 
         plantable_named(given["plant"])
     return RoundtripOptions(
-        kernels=_kernels(given["kernels"]),
+        kernels=_kernels(given["kernels"], given["device"]),
+        device=given["device"],
         named=bool(given["kernels"]),
         recipes=_recipes(given),
         profile=profile.name,
@@ -117,10 +120,10 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
     )
 
 
-def _kernels(specs: tuple[str, ...]) -> tuple[str, ...]:
+def _kernels(specs: tuple[str, ...], device: str) -> tuple[str, ...]:
     from kvverify.kernels.registry import names, resolve
 
-    return tuple(dict.fromkeys(resolve(spec).spec for spec in specs or names()))
+    return tuple(dict.fromkeys(resolve(spec, device).spec for spec in specs or names(device)))
 
 
 def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:

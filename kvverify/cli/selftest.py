@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import run_options
+from kvverify.cli.options import refuse_beside_resume, run_options
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     "kernels",
     multiple=True,
     metavar="SPEC",
-    help="Plant into this kernel; repeatable. torch, lmcache and vllm-triton where they run, if not given.",
+    help="Plant into this kernel; repeatable. If not given: torch, lmcache and vllm-triton; on a GPU all that run.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the engine's memory lies; cuda is a GPU, also under ROCm.",
 )
 @click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault, such as F04; repeatable.")
 @run_options
@@ -42,15 +49,13 @@ def command(context: click.Context, /, **given: Any) -> int:
     from kvverify.report.log import read_events
 
     if given["resume"] is not None:
-        if any(given[name] for name in ("kernels", "faults", "out")) or given["seed"] is not None:
-            raise UsageError(
-                "--resume goes on with the run as it was started; leave out --kernel, --fault, --seed, --out"
-            )
+        refuse_beside_resume(context)
         folder = RunFolder.open(given["resume"])
         earlier = read_events(folder.events)
         return _run(folder, _options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
     options = {
-        "kernels": _specs(given["kernels"]),
+        "kernels": _specs(given["kernels"], given["device"]),
+        "device": given["device"],
         "faults": [fault.id for fault in _named(given["faults"])],
         "given": bool(given["kernels"]),
         "seed": secrets.randbits(32) if given["seed"] is None else given["seed"],
@@ -58,11 +63,11 @@ def command(context: click.Context, /, **given: Any) -> int:
     return _run(RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
 
 
-def _specs(kernels: Sequence[str]) -> list[str]:
+def _specs(kernels: Sequence[str], device: str) -> list[str]:
     from kvverify.kernels.registry import resolve
-    from kvverify.roundtrip.selftest import DEFAULT_KERNELS
+    from kvverify.roundtrip.selftest import default_kernels
 
-    return list(dict.fromkeys(resolve(spec).spec for spec in kernels or DEFAULT_KERNELS))
+    return list(dict.fromkeys(resolve(spec, device).spec for spec in kernels or default_kernels(device)))
 
 
 def _named(faults: Sequence[str]) -> tuple[Fault, ...]:
@@ -81,7 +86,10 @@ def _options_of(events: Sequence[Event], where: Path) -> dict[str, Any]:
         raise UsageError(
             f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of selftest"
         )
-    return {name: start.options[name] for name in sorted(wanted)}
+    return {
+        "device": "cpu",
+        **{name: start.options[name] for name in (*sorted(wanted), "device") if name in start.options},
+    }
 
 
 def _plan(options: dict[str, Any], folder: RunFolder, earlier: Sequence[Event]) -> SelfTest:
@@ -90,7 +98,7 @@ def _plan(options: dict[str, Any], folder: RunFolder, earlier: Sequence[Event]) 
     from kvverify.roundtrip.selftest import SelfTest
 
     return SelfTest(
-        sources=tuple(resolve(spec) for spec in options["kernels"]),
+        sources=tuple(resolve(spec, options["device"]) for spec in options["kernels"]),
         faults=_named(options["faults"]),
         seed=options["seed"],
         given=options["given"],

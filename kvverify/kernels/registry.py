@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "kvverify.kernels"
 _METHODS = ("supports", "prepare", "store", "load", "wait", "close")
-_LMCACHE_ON_CPU: Mapping[str, str] = {
+_LMCACHE_QUIET: Mapping[str, str] = {
     "LMCACHE_TRACK_USAGE": "false",
     "DO_NOT_TRACK": "1",
     "LMCACHE_LOG_LEVEL": "WARNING",
@@ -43,6 +43,7 @@ class KernelSource:
     name: str
     spec: str
     target: str  # module:attribute or file:attribute
+    device: str = "cpu"
     builtin: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -93,53 +94,80 @@ class KernelSource:
             raise
 
 
-_BUILTIN: Mapping[str, tuple[str, Mapping[str, str]]] = MappingProxyType(
+_VLLM_QUIET: Mapping[str, str] = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+_Builtin = Mapping[str, tuple[str, Mapping[str, str]]]
+_BUILTIN: Mapping[str, _Builtin] = MappingProxyType(
     {
-        "torch": ("kvverify.kernels.torch_reference:TorchReference", {}),
-        "lmcache": ("kvverify.kernels.lmcache:LMCacheTransfer", _LMCACHE_ON_CPU),
-        "lmcache-block": ("kvverify.kernels.lmcache:LMCacheBlockOp", _LMCACHE_ON_CPU),
-        "vllm-triton": ("kvverify.kernels.vllm_triton:VllmTritonSwap", {"TRITON_INTERPRET": "1"}),
+        "cpu": {
+            "torch": ("torch_reference:TorchReference", {}),
+            "lmcache": ("lmcache:LMCacheTransfer", _LMCACHE_QUIET),
+            "lmcache-block": ("lmcache:LMCacheBlockOp", _LMCACHE_QUIET),
+            "vllm-triton": ("vllm_triton:VllmTritonSwap", {"TRITON_INTERPRET": "1"}),
+        },
+        "cuda": {
+            "torch": ("torch_reference:TorchReference", {}),
+            "memcpy-async": ("memcpy_batch:AsyncMemcpy", {}),
+            "memcpy-batch": ("memcpy_batch:BatchMemcpy", {}),
+            "vllm-swap-blocks": ("vllm_swap:VllmSwapBlocks", _VLLM_QUIET),
+            "vllm-swap-blocks-batch": ("vllm_swap:VllmSwapBlocksBatch", _VLLM_QUIET),
+            "vllm-triton": ("vllm_triton:VllmTritonSwap", _VLLM_QUIET),
+            "vllm-offload": ("vllm_offload:VllmOffloadWorker", _VLLM_QUIET),
+            "vllm-dma": ("vllm_dma:VllmDmaBackend", _VLLM_QUIET),
+            "lmcache": ("lmcache_cuda:LMCacheCudaTransfer", _LMCACHE_QUIET),
+            "lmcache-block": ("lmcache_cuda:LMCacheCudaBlockOp", _LMCACHE_QUIET),
+            "lmcache-slots": ("lmcache_slots:LMCacheSlotOp", _LMCACHE_QUIET),
+            "lmcache-direct": ("lmcache_direct:LMCacheDirectCopy", _LMCACHE_QUIET),
+        },
     }
 )
+DEVICES = tuple(_BUILTIN)
 
 
-def names() -> list[str]:
-    """Names that need no path: built-in kernels, then installed plug-ins."""
-    return [*_BUILTIN, *sorted(set(_entry_points()) - set(_BUILTIN))]
+def names(device: str = "cpu") -> list[str]:
+    """Names that need no path: kernels built in for ``device``, then installed plug-ins."""
+    return [*_BUILTIN[device], *sorted(set(_entry_points()) - set(_BUILTIN[device]))]
 
 
-def resolve(spec: str) -> KernelSource:
-    """Return the source of the kernel called ``spec``, without importing it.
+def resolve(spec: str, device: str = "cpu") -> KernelSource:
+    """Return the source of the kernel called ``spec`` for copies from and to ``device``, without importing it.
+
+    ``cuda`` is the GPU of a CUDA or a ROCm build of torch, as torch names both.
 
     Raises:
         UsageError: no kernel of that name, no such file, or nothing after the colon.
     """
-    if spec in _BUILTIN:
-        target, environment = _BUILTIN[spec]
-        return KernelSource(spec, spec, target, builtin=True, environment=environment)
+    builtin = _BUILTIN.get(device, _BUILTIN["cpu"])
+    if spec in builtin:
+        target, environment = builtin[spec]
+        return KernelSource(spec, spec, f"kvverify.kernels.{target}", device, builtin=True, environment=environment)
     plugins = _entry_points()
     if spec in plugins:
-        return KernelSource(spec, spec, plugins[spec])
+        return KernelSource(spec, spec, plugins[spec], device)
+    elsewhere = [other for other, kernels in _BUILTIN.items() if spec in kernels]
+    if elsewhere:
+        raise UsageError(f"kernel {spec!r} copies from and to {elsewhere[0]} only; add --device {elsewhere[0]}")
     where, colon, attribute = spec.rpartition(":")
     if not colon:
         example = f"; for a file write {spec}:ClassName" if spec.endswith(".py") else ""
-        raise UsageError(f"unknown kernel {spec!r}: {nearest(spec, names())}; or pkg.mod:Attr, file.py:Attr{example}")
+        raise UsageError(
+            f"unknown kernel {spec!r}: {nearest(spec, names(device))}; or pkg.mod:Attr, file.py:Attr{example}"
+        )
     if not where or not attribute or not all(part.isidentifier() for part in attribute.split(".")):
         raise UsageError(f"kernel {spec!r}: expected pkg.mod:Attr or file.py:Attr with a name after the colon")
     if where.endswith(".py") or "/" in where:
-        return _file_source(spec, Path(where), attribute)
+        return _file_source(spec, Path(where), attribute, device)
     if not all(part.isidentifier() for part in where.split(".")):
         raise UsageError(f"kernel {spec!r}: {where!r} is neither a module name nor a .py file")
-    return KernelSource(spec, spec, spec)
+    return KernelSource(spec, spec, spec, device)
 
 
-def _file_source(spec: str, path: Path, attribute: str) -> KernelSource:
+def _file_source(spec: str, path: Path, attribute: str, device: str) -> KernelSource:
     if not path.is_file():
         raise UsageError(f"kernel {spec!r}: no file {str(path)!r} (looked in {Path.cwd()})")
     if path.suffix != ".py":
         raise UsageError(f"kernel {spec!r}: {str(path)!r} is not a .py file")
     full = f"{path.resolve()}:{attribute}"
-    return KernelSource(f"{path.name}:{attribute}", full, full)
+    return KernelSource(f"{path.name}:{attribute}", full, full, device)
 
 
 def _entry_points() -> dict[str, str]:

@@ -240,7 +240,7 @@ class Campaign:
         if batch.found is None:
             return
         program, outcome = batch.found.program, batch.found.outcome
-        failure = FailureFile(lane.source.spec, self.plan.fault, target.recipe, program, outcome)
+        failure = FailureFile(lane.source.spec, self.plan.fault, target.recipe, program, outcome, lane.source.device)
         document = failure_document(
             failure, seed=self.plan.seed, batch=number, provenance=lane.provenance, time_limit=self.plan.time_limit
         )
@@ -267,6 +267,8 @@ def shape_for(layout: Layout, answer: dict[str, Any]) -> Shape:
         load_part=bool(answer["load_part"]),
         partial_slots=bool(answer["partial_slots"]),
         slow=bool(answer["slow"]),
+        races=answer["device"] != "cpu",
+        polls=bool(answer["done"]),
         host_checked=not answer["owns_host"],
     )
 

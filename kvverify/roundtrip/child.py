@@ -58,7 +58,7 @@ class Child:
         self.fault = fault
         self.time_limit = time_limit
         self._log = log
-        self._forking = forking
+        self._forking = forking and source.device != "cuda"
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._replies = -1
         self._worker = 0
@@ -106,7 +106,7 @@ class Child:
         ]
         with (self._log or Path(os.devnull)).open("ab") as output:
             self._process = subprocess.Popen(
-                [*command, "fork" if self._forking else "plain"],
+                [*command, "fork" if self._forking else "plain", self.source.device],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -148,12 +148,15 @@ class Child:
             raise AssertionError("finish() without begin()")
         (program, deadline), self._under_way = self._under_way, None
         try:
-            return Outcome(**self._await("answer", deadline)["answer"])
+            reply = self._await("answer", deadline)
         except _Died as error:
             return self._lost("crashed", program, f"the process was ended by {error}")
         except TimeoutError:
             self._kill()
             return self._lost("hung", program, f"no answer within {self.time_limit:g} s")
+        if reply.get("last"):
+            self.close()  # the next program gets a process with a working GPU context
+        return Outcome(**reply["answer"])
 
     def close(self) -> None:
         """End the process."""

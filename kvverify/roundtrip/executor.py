@@ -9,13 +9,29 @@ from collections.abc import Callable
 from typing import Any
 
 from kvverify.arena.arena import Arena
+from kvverify.arena.compare import Mismatch
 from kvverify.arena.diagnosis import diagnose
-from kvverify.arena.oracle import Mismatch, Oracle
+from kvverify.arena.place import ON_CPU, MemoryPlace
 from kvverify.errors import ContractError
 from kvverify.kernels.contract import CopyKernel
 from kvverify.layout.placement import Layout
-from kvverify.roundtrip.program import Check, Evict, Fill, Forget, Ids, Load, LoadPart, Program, Step, Store
+from kvverify.roundtrip.program import (
+    Check,
+    Evict,
+    Fill,
+    Forget,
+    Ids,
+    Load,
+    LoadPart,
+    Poll,
+    Program,
+    Read,
+    Spin,
+    Step,
+    Store,
+)
 
+_POLL_S = 0.0001
 _LATE_S = 0.3  # how long a mismatch is watched before it counts as wrong bytes and not as an early return
 
 
@@ -60,14 +76,23 @@ class _Pending:
     read_slots: set[int] = dataclasses.field(default_factory=set)
     written_slots: set[int] = dataclasses.field(default_factory=set)
 
-    def hinders(self, step: Step, *, ordered: bool) -> bool:
-        """Must the copies be complete before ``step``?"""
+    def hinders(self, step: Step, *, ordered: bool, on_stream: bool) -> bool:
+        """Must the copies be complete before ``step``?
+
+        ``on_stream`` says that the engine's own writes are enqueued on the stream in whose order an ``ordered`` kernel works.
+        """
         blocks, slots = self.read_blocks | self.written_blocks, self.read_slots | self.written_slots
+        if ordered and on_stream and not isinstance(step, (Forget, Check)):
+            return False
         match step:
             case Fill(touched) | Evict(touched):
                 return not blocks.isdisjoint(touched)
             case Forget(touched):
                 return not slots.isdisjoint(touched)
+            case Read(touched):
+                return not self.written_blocks.isdisjoint(touched)
+            case Spin() | Poll():
+                return False
             case Store(sources, targets):
                 return not ordered and not (self.written_blocks.isdisjoint(sources) and slots.isdisjoint(targets))
             case Load(sources, targets):
@@ -84,38 +109,44 @@ class _Pending:
 class Session:
     """One kernel instance with its arena; programs of the same shape run in it one after the other."""
 
-    def __init__(self, kernel: CopyKernel, layout: Layout, host_slots: int, blocks_per_slot: int) -> None:
+    def __init__(
+        self, kernel: CopyKernel, layout: Layout, host_slots: int, blocks_per_slot: int, memory: MemoryPlace = ON_CPU
+    ) -> None:
         self.kernel = kernel
         self.layout = layout
-        self.arena = Arena(layout, host_slots, blocks_per_slot)
+        self.arena = memory.arena(layout, host_slots, blocks_per_slot)
         self._lent = _geometry(self.arena)
-        owned = self._call("prepare", self.kernel.prepare, self.arena)
+        with self.arena.current():
+            owned = self._call("prepare", self.kernel.prepare, self.arena)
         if owned is not None:
             self.arena.adopt_host(owned)
-        self.oracle = Oracle(self.arena)
+        self.oracle = memory.oracle(self.arena)
         self.ordered = getattr(kernel, "ordered", False) is True
+        self.caller_syncs = frozenset(getattr(kernel, "caller_syncs", ()))
         self._block_bytes = [
             sum(layout.layers[i].page_bytes for i in layout.group_layers(g.index)) for g in layout.groups
         ]
 
     def run(self, program: Program, *, explain: bool, progress: Callable[[int], None]) -> Outcome:
         """Execute all steps; stop at the first that goes wrong. ``progress`` is told the step before it runs."""
-        self.oracle.reset(program.seed)
-        self.oracle.compared_bytes = 0
         run = _Run(self, program, explain)
         outcome = Outcome()
-        for number, step in enumerate((*program.steps, Check())):
-            progress(number)
-            outcome = run.step(number, step)
-            if outcome.failed:
-                break
+        with self.arena.current():
+            self.oracle.reset(program.seed)
+            self.oracle.compared_bytes = 0
+            for number, step in enumerate((*program.steps, Check())):
+                progress(number)
+                outcome = run.step(number, step)
+                if outcome.failed:
+                    break
         return dataclasses.replace(
             outcome, compared_bytes=self.oracle.compared_bytes, moved_bytes=run.moved_bytes, steps=dict(run.steps)
         )
 
     def close(self) -> None:
         """Let the kernel release what it holds."""
-        self._call("close", self.kernel.close)
+        with self.arena.current():
+            self._call("close", self.kernel.close)
 
     def close_checked(self, outcome: Outcome) -> Outcome:
         """Close, then compare once more: memory that was lent stays the lender's.
@@ -124,7 +155,8 @@ class Session:
             outcome: that of the last program, which went well; returned where closing changes no byte.
         """
         self.close()
-        mismatch = self.oracle.check()
+        with self.arena.current():
+            mismatch = self.oracle.check()
         if mismatch is None:
             return outcome
         text = f"close() changed {mismatch.total:,} {mismatch.region} bytes of the memory it was lent"
@@ -179,8 +211,9 @@ class _Run:
     def step(self, number: int, step: Step) -> Outcome:
         self.steps[step.kind] += 1
         try:
-            if self.pending.hinders(step, ordered=self.session.ordered):
-                self.session._call("wait", self.session.kernel.wait)
+            session = self.session
+            if self.pending.hinders(step, ordered=session.ordered, on_stream=session.arena.stream is not None):
+                session._call("wait", session.kernel.wait)
                 self.pending = _Pending()
             if not self.loaded.isdisjoint(_overwritten(step)):
                 # what a load brought is looked at before anybody writes over it
@@ -189,10 +222,23 @@ class _Run:
                     return outcome
             self._do(number, step)
         except KernelRaised as error:
+            if is_device_error(error.__cause__):
+                return self._context_lost(error.__cause__)
             return Outcome("raised", number, str(error), fingerprint=f"raised-{step.kind}-{error.name}")
         except _PromiseBroken as error:
             return Outcome("contract", number, str(error), fingerprint=f"contract-{step.kind}")
+        except RuntimeError as error:
+            # errors of a GPU come late, out of whatever call is next, ours included
+            if not is_device_error(error):
+                raise
+            return self._context_lost(error)
         return self._checked() if isinstance(step, Check) else Outcome()
+
+    def _context_lost(self, error: BaseException | None) -> Outcome:
+        kind = self.program.steps[self.transfer].kind
+        said = _first_line(error) if error is not None else ""
+        text = f"the GPU's context was lost in {kind} or a copy before it: {said}"
+        return Outcome("crashed", self.transfer, text, fingerprint=f"crashed-{kind}")
 
     def _do(self, number: int, step: Step) -> None:
         oracle, kernel = self.session.oracle, self.session.kernel
@@ -206,6 +252,12 @@ class _Run:
                     oracle.fill([b for b in blocks if owners[b] == group], group, f"evict (step {number})")
             case Forget(slots):
                 oracle.forget(slots)
+            case Spin(milliseconds):
+                self.session.arena.spin(milliseconds)
+            case Read(blocks):
+                oracle.watch(blocks, f"step {number}")
+            case Poll():
+                self._poll()
             case Store(blocks, slots, group):
                 oracle.expect_store(blocks, slots, per_slot)
                 self._began(number, blocks, slots, group, loading=False)
@@ -222,9 +274,18 @@ class _Run:
             case _:
                 pass
 
+    def _poll(self) -> None:
+        """Wait as an engine does that never blocks: by asking."""
+        polled: Any = self.session.kernel  # done() is optional; the generator asks before it uses it
+        while not self.session._call("done()", polled.done):
+            time.sleep(_POLL_S)
+        self.pending = _Pending()
+
     def _lend(self, name: str, function: Callable[..., Any], group: int, *given: int | Ids) -> None:
         """Call the kernel with lists of its own making, which an engine fills anew for its next call."""
         lent = [list(value) if isinstance(value, tuple) else value for value in given]
+        if name.removesuffix("_part") in self.session.caller_syncs:
+            self.session.arena.synchronize()
         self.session._call(f"{name}({', '.join(map(str, lent))})", function, *lent, **self._named(group))
         for value, now in zip(given, lent, strict=True):
             if isinstance(now, list):
@@ -251,6 +312,13 @@ class _Run:
 
     def _checked(self) -> Outcome:
         mismatch = self.session.oracle.check()
+        reader = self.session.oracle.misread()
+        if reader is not None:
+            text = (
+                f"a load wrote into blocks that the reader of {reader}, enqueued on arena.stream before it, had not read "
+                f"yet: the copy did not wait for that stream"
+            )
+            return Outcome("race", self.transfer, text, fingerprint="race-reader")
         changed = self.session.views_changed()
         if mismatch is None and changed is not None:
             return Outcome("contract", self.transfer, changed, fingerprint="contract-views")
@@ -272,6 +340,11 @@ class _Run:
                 kind = "early-return"
                 headline = f"wait() returned before the copies were done: right after it, {said.headline}"
         return Outcome(kind, self.transfer, headline, said.details, said.first, f"{kind}-{said.fingerprint}")
+
+
+def is_device_error(error: BaseException | None) -> bool:
+    """Is it an error of the GPU, such as an illegal memory access, after which its context cannot be used any more?"""
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in ("CUDA error", "HIP error"))
 
 
 def _geometry(arena: Arena) -> list[tuple[str, tuple[Any, ...]]]:

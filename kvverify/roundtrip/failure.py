@@ -25,6 +25,7 @@ class FailureFile:
     recipe: dict[str, Any]
     program: Program
     outcome: Outcome
+    device: str = "cpu"
 
 
 def failure_document(
@@ -39,6 +40,7 @@ def failure_document(
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "kernel": failure.kernel,
+        "device": failure.device,
         "provenance": provenance,
         "fault": failure.fault,
         "seed": seed,
@@ -77,6 +79,7 @@ def read_failure(path: Path) -> FailureFile:
             recipe=dict(data["recipe"]),
             program=Program.from_json(data["program"]),
             outcome=Outcome(**data["outcome"]),
+            device=str(data.get("device", "cpu")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FailureFileError(f"failure file {path}: incomplete or damaged: {error}") from error

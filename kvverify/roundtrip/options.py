@@ -30,6 +30,7 @@ class RoundtripOptions:
     plant: str
     time_limit: float
     seed: int
+    device: str = "cpu"
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object for ``RunStarted.options``."""
@@ -38,7 +39,7 @@ class RoundtripOptions:
     def plan(self, *, logs: Path | None, spent_s: float = 0.0) -> Plan:
         """Return the plan; ``spent_s`` of the budget were used before an interruption."""
         return Plan(
-            sources=tuple(resolve(spec) for spec in self.kernels),
+            sources=tuple(resolve(spec, self.device) for spec in self.kernels),
             named=self.named,
             recipes=tuple(from_document(r, "layout of the run") for r in self.recipes),
             seed=self.seed,

@@ -88,7 +88,33 @@ class Check(Step):
     kind: ClassVar[str] = "check"
 
 
-STEPS: dict[str, type[Step]] = {s.kind: s for s in (Fill, Store, Load, LoadPart, Evict, Forget, Check)}
+@dataclass(frozen=True, slots=True)
+class Spin(Step):
+    """The engine keeps ``arena.stream`` busy: what is enqueued there from now on begins ``milliseconds`` later. GPU only."""
+
+    kind: ClassVar[str] = "spin"
+    milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Step):
+    """The engine reads ``blocks`` in a kernel on ``arena.stream``, as attention does, and what it saw is judged later. GPU only."""
+
+    kind: ClassVar[str] = "read"
+    blocks: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Poll(Step):
+    """Ask the kernel's ``done()`` until it says yes; all copies count as complete then, as after ``wait()``."""
+
+    kind: ClassVar[str] = "poll"
+
+
+STEPS: dict[str, type[Step]] = {
+    s.kind: s for s in (Fill, Store, Load, LoadPart, Evict, Forget, Check, Spin, Read, Poll)
+}
+_LONGEST_SPIN_MS = 1000
 
 
 def step_from_json(data: Sequence[Any]) -> Step:
@@ -175,6 +201,10 @@ class Model:
                 )
             case Forget(slots):
                 return self._distinct_slots(slots)
+            case Read(blocks):
+                return self._distinct_blocks(blocks) and all(b in self.filled for b in blocks)
+            case Spin(milliseconds):
+                return 0 < milliseconds <= _LONGEST_SPIN_MS
             case _:
                 return True
 

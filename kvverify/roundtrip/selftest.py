@@ -30,7 +30,7 @@ from kvverify.events import (
 )
 from kvverify.faults.catalogue import catalogue
 from kvverify.faults.fault import Fault
-from kvverify.kernels.registry import KernelSource, resolve
+from kvverify.kernels.registry import KernelSource, names
 from kvverify.layout.document import to_document
 from kvverify.layout.place import place
 from kvverify.layout.placement import Layout
@@ -75,9 +75,9 @@ class SelfTest:
     done: frozenset[tuple[str, str]] = frozenset()  # pairs of fault id and kernel that an interrupted run has behind it
 
 
-def default_sources() -> tuple[KernelSource, ...]:
+def default_kernels(device: str) -> tuple[str, ...]:
     """Return the kernels of a self-test that names none."""
-    return tuple(resolve(name) for name in DEFAULT_KERNELS)
+    return DEFAULT_KERNELS if device == "cpu" else tuple(names(device))
 
 
 def plantable() -> tuple[Fault, ...]:
@@ -299,7 +299,7 @@ class _Lane:
         )
 
     def _report(self, number: int, target: _Target, program: Program, outcome: Outcome) -> None:
-        failure = FailureFile(self._source.spec, "", target.recipe, program, outcome)
+        failure = FailureFile(self._source.spec, "", target.recipe, program, outcome, self._source.device)
         document = failure_document(
             failure,
             seed=self._plan.seed,

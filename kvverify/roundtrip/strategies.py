@@ -24,12 +24,14 @@ from kvverify.roundtrip.program import (
     Step,
     Store,
 )
+from kvverify.roundtrip.races import Room, phrase
 
 MIN_STEPS = 8
 _CODES = (1 << 24) - 1  # beyond 24 bits Hypothesis draws small numbers most of the time
 # Hypothesis draws one integer in twenty from the constants of the modules that happen to be loaded; from here on there are none, so
 # that a resumed run, which has loaded others, draws the very same programs.
 _BASE = int.from_bytes(hashlib.sha512(b"kvverify").digest(), "big") << 1024
+_RACING = 0.2  # of the draws of a GPU campaign are phrases that meet a busy stream: three of four programs hold one
 _SLOW_BLOCKS = 6  # blocks in one call for kernels that run in an interpreter
 
 
@@ -45,6 +47,8 @@ class Shape:
     partial_slots: bool = False
     slow: bool = False
     host_checked: bool = True
+    races: bool = False  # the engine's stream may be busy when a copy is asked for
+    polls: bool = False  # the kernel has done()
 
 
 @st.composite
@@ -60,11 +64,19 @@ def programs(draw: st.DrawFn, shape: Shape, salt: int = 0, max_steps: int = 12) 
     count = MIN_STEPS + draw(_numbers(max_steps - MIN_STEPS)) - _BASE
     steps: list[Step] = []
     for left in range(count, 0, -1):
-        step = _step(Random(draw(_numbers(_CODES)) - _BASE), shape, model, left)
-        model.apply(step)
-        steps.append(step)
+        rng = Random(draw(_numbers(_CODES)) - _BASE)
+        for step in _steps(rng, shape, model, left):
+            model.apply(step)
+            steps.append(step)
     digest = zlib.crc32(repr(steps).encode())
     return Program((salt << 32) | digest, tuple(steps), shape.host_slots, shape.blocks_per_slot)
+
+
+def _steps(rng: Random, shape: Shape, model: Model, left: int) -> tuple[Step, ...]:
+    if shape.races and left > 1 and rng.random() < _RACING and len(shape.blocks) >= shape.blocks_per_slot:
+        room = Room(shape.blocks, shape.groups, shape.host_slots, shape.blocks_per_slot, shape.polls)
+        return phrase(rng, room, model)
+    return (_step(rng, shape, model, left),)
 
 
 def _step(rng: Random, shape: Shape, model: Model, left: int) -> Step:

@@ -3,7 +3,9 @@
 Speaks JSON lines over two inherited file descriptors, since libraries print to stdout as they please. When a worker dies the
 first process says how and forks the next one, so a crash costs milliseconds and not the seconds of the import.
 
-    python -m kvverify.roundtrip.worker REQUEST_FD REPLY_FD PROGRESS_FD KERNEL_SPEC FORK
+On a GPU there is no forking, since a context does not survive it: a process whose context is lost says so and ends.
+
+    python -m kvverify.roundtrip.worker REQUEST_FD REPLY_FD PROGRESS_FD KERNEL_SPEC FORK DEVICE
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import sys
 import traceback
 from typing import Any
 
+from kvverify.arena.place import place_named
 from kvverify.errors import KvverifyError
 from kvverify.kernels.contract import CopyKernel
+from kvverify.kernels.device import check_device
 from kvverify.kernels.registry import KernelSource, resolve, supports_reason
 from kvverify.layout.document import from_document
 from kvverify.layout.place import place
@@ -53,6 +57,8 @@ class Worker:
         self._progress = progress
         self._layouts: dict[str, Layout] = {}
         self._session: tuple[str, Session] | None = None
+        self._memory = place_named(source.device)
+        self.lost = False  # the GPU's context is gone, and with it this process
         self._closed: set[str] = set()  # shapes whose kernel was closed once, and memory compared after that
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +72,7 @@ class Worker:
 
     def _describe(self, layout: Layout) -> dict[str, Any]:
         kernel = self._kernel()
-        reason = supports_reason(kernel, layout)
+        reason = supports_reason(kernel, layout) or self._too_large(layout)
         provenance = getattr(kernel, "provenance", None)
         return {
             "reason": reason,
@@ -76,6 +82,8 @@ class Worker:
             "partial_slots": getattr(kernel, "partial_slots", False) is True,
             "slow": getattr(kernel, "slow", False) is True,
             "caller_syncs": sorted(getattr(kernel, "caller_syncs", ())),
+            "device": self._source.device,
+            "done": callable(getattr(kernel, "done", None)),
             "owns_host": getattr(kernel, "owns_host", False) is True,
             "provenance": provenance() if callable(provenance) and reason is None else {},
         }
@@ -92,7 +100,8 @@ class Worker:
                 reason = supports_reason(kernel, layout)
                 if reason is not None:
                     return Outcome("refused", -1, reason)
-                self._session = (shape, Session(kernel, layout, program.host_slots, program.blocks_per_slot))
+                session = Session(kernel, layout, program.host_slots, program.blocks_per_slot, self._memory)
+                self._session = (shape, session)
             outcome = self._session[1].run(program, explain=request["explain"], progress=self._tell)
             if not outcome.failed and shape not in self._closed:
                 # once a shape: close() is a call like others, and its effects have to be looked at
@@ -103,9 +112,20 @@ class Worker:
         except KernelRaised as error:
             self._session = None
             return Outcome("raised", -1, str(error), fingerprint=f"raised-{error.name}")
+        self.lost = outcome.kind == "crashed"
         if outcome.failed:
             self._session = None  # a kernel that went wrong may keep wrong state
         return outcome
+
+    def _too_large(self, layout: Layout) -> str | None:
+        if self._source.device == "cpu":
+            return None
+        from kvverify.arena.device_arena import allocation_bytes, free_bytes
+
+        needed, free = allocation_bytes(layout), free_bytes(self._source.device)
+        return (
+            f"takes {needed / 2**30:.1f} GiB of GPU memory, {free / 2**30:.1f} GiB are free" if needed > free else None
+        )
 
     def _end_session(self) -> None:
         if self._session is not None:
@@ -136,7 +156,10 @@ def serve(worker: Worker, requests: int, replies: Replies) -> None:
     with open(requests, "rb", closefd=False, buffering=0) as source:
         for line in iter(lambda: _line(source.fileno()), b""):
             try:
-                replies.send(answer=worker.answer(json.loads(line)))
+                answer = worker.answer(json.loads(line))
+                replies.send(answer=answer, last=worker.lost)
+                if worker.lost:
+                    return
             except KvverifyError as error:
                 replies.send(error=str(error))
             except (ArithmeticError, LookupError, TypeError, ValueError, AssertionError, OSError, MemoryError):
@@ -156,11 +179,12 @@ def _line(descriptor: int) -> bytes:
 def main(arguments: list[str]) -> int:
     """Import the kernel, say so, and keep one worker alive until the parent has no more requests."""
     requests, replies, progress = int(arguments[0]), Replies(int(arguments[1])), mmap.mmap(int(arguments[2]), 8)
-    source, forking = resolve(arguments[3]), arguments[4] == "fork"
+    source, forking = resolve(arguments[3], arguments[5]), arguments[4] == "fork"
     try:
         import torch
 
         torch.set_num_threads(1)  # two processes share the machine; fork and thread pools do not go together
+        check_device(source.device)
         source.create()
     except KvverifyError as error:
         replies.send(unavailable=str(error))
