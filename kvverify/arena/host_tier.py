@@ -44,8 +44,10 @@ class HostTier:
         whole = self._memory.nbytes % PAGE == 0 and arena.host_memory.windows[0][0] % PAGE == 0
         self._kernels = triton_kernels(device) if device.type != "cpu" and whole else None
         if self._kernels is not None:
-            self._words = torch.from_numpy(self._memory).view(torch.int64)
-            self._starts = torch.from_numpy(self._pages * (PAGE // 8)).to(device)
+            # from the first page that can be touched on: the margin before it is not registered, and Triton asks the driver
+            first = int(self._pages[0])
+            self._words = torch.from_numpy(self._memory[first * PAGE :]).view(torch.int64)
+            self._starts = torch.from_numpy((self._pages - first) * (PAGE // 8)).to(device)
         self._digests: npt.NDArray[np.int64] = np.zeros(len(self._pages), np.int64)
         self._written = False
 
@@ -114,7 +116,11 @@ class HostTier:
     def _crc_or_kernel(self, indices: Pages) -> npt.NDArray[np.int64]:
         if self._kernels is None:
             return _crcs(self._memory, self._pages[indices])
-        starts = self._starts if len(indices) == len(self._pages) else self._starts[torch.from_numpy(indices)]
+        starts = (
+            self._starts
+            if len(indices) == len(self._pages)
+            else self._starts[torch.from_numpy(indices).to(self._starts.device)]
+        )
         sums = torch.empty_like(starts)
         words = PAGE // 8
         self._kernels.digest[(len(starts),)](self._words, starts, words, sums, SIZE=words, num_warps=4)
