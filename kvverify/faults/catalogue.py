@@ -9,12 +9,13 @@ from __future__ import annotations
 from functools import cache
 
 from kvverify.errors import UsageError, nearest
-from kvverify.faults import own, reported
+from kvverify.faults import own, races, reported
 from kvverify.faults.fault import Fault
 
-_STREAM = "needs a GPU stream"
+_ACCESSORS = "no adapter has accessors that wait layer by layer"
 _SERVER = "needs a live server"
 _LENT = ("wrong-bytes", "early-return", "contract")
+_RACE = ("wrong-bytes", "early-return", "race")
 
 
 @cache
@@ -37,15 +38,15 @@ def fault_named(name: str) -> Fault:
     raise UsageError(f"unknown fault {name!r}: {nearest(name, words)}")
 
 
-def plantable_named(name: str) -> Fault:
-    """Return the fault called ``name`` if a copy kernel can carry it.
+def plantable_named(name: str, device: str = "cpu") -> Fault:
+    """Return the fault called ``name`` if a copy kernel on ``device`` (cpu or cuda) can carry it.
 
     Raises:
-        UsageError: there is none of that name, or it needs a GPU stream or a live server.
+        UsageError: there is none of that name, or it needs a GPU's stream, a live server, or what no kernel has.
     """
     fault = fault_named(name)
-    if fault.wrap is None:
-        raise fault.not_plantable()
+    if reason := fault.out_of_reach(device):
+        raise fault.not_plantable(reason)
     return fault
 
 
@@ -55,7 +56,7 @@ _COPY_FAULTS: tuple[Fault, ...] = (
         "strided-as-contiguous",
         "a strided view (cross-layer, heads outside, split K/V) is addressed as contiguous",
         ("LMCache/LMCache#2374", "LMCache/LMCache#4463", "vllm-project/vllm-xpu-kernels#429"),
-        "views",
+        "results",
         reported.StridedAsContiguous,
         reported.has_scattered_blocks,
     ),
@@ -64,7 +65,7 @@ _COPY_FAULTS: tuple[Fault, ...] = (
         "kv-axis-swap",
         "K/V-first and blocks-first are exchanged",
         ("LMCache/LMCache#2308", "LMCache/LMCache#2495"),
-        "views",
+        "results",
         reported.AxisSwap,
         reported.has_split_layers,
     ),
@@ -156,12 +157,41 @@ _COPY_FAULTS: tuple[Fault, ...] = (
         reported.has_layers_alike,
     ),
     Fault(
+        "F12",
+        "store-no-wait",
+        "a store does not wait for the kernels that produce its blocks",
+        (
+            "vllm-project/vllm#31210",
+            "vllm-project/vllm#31341",
+            "vllm-project/vllm#45704",
+            "vllm-project/vllm#46278",
+            "vllm-project/vllm#39306",
+        ),
+        "order",
+        races.store_no_wait,
+        races.orders_itself("store"),
+        only_on="cuda",
+        checks=_RACE,
+    ),
+    Fault(
+        "F13",
+        "load-no-wait",
+        "a load does not wait for readers of the block that it re-uses",
+        ("vllm-project/vllm#47282", "sgl-project/sglang#36738"),
+        "order",
+        races.load_no_wait,
+        races.orders_itself("load"),
+        only_on="cuda",
+        checks=_RACE,
+    ),
+    Fault(
         "F15",
         "realloc-pending-store",
         "a store reads its blocks after they were given to somebody else",
         ("vllm-project/vllm#29870", "vllm-project/vllm#46951", "vllm-project/vllm#52211"),
         "order",
-        reported.PendingStore,
+        races.PendingStore,
+        checks=_RACE,
     ),
     Fault(
         "F16",
@@ -200,9 +230,7 @@ _COPY_FAULTS: tuple[Fault, ...] = (
 
 def _faults_elsewhere() -> tuple[Fault, ...]:
     rows = (
-        ("F12", "store-no-wait", "store without waiting for the compute event", _STREAM),
-        ("F13", "load-no-wait", "load without waiting for readers of the re-used block", _STREAM),
-        ("F14", "accessor-no-wait", "one accessor misses the per-layer wait", _STREAM),
+        ("F14", "accessor-no-wait", "one accessor misses the per-layer wait", _ACCESSORS),
         ("F17", "key-tenant-fields", "the key omits adapter, image or salt", _SERVER),
         ("F18", "key-format-fields", "the key omits layout, cache dtype or TP size", _SERVER),
         ("F19", "unstable-hash", "the hash has a per-process seed", _SERVER),
@@ -240,6 +268,7 @@ _OWN_FAULTS: tuple[Fault, ...] = (
         "results",
         own.HostInt32,
         own.has_far_slots,
+        only_on="cpu",
     ),
     Fault(
         "K05",
@@ -320,5 +349,36 @@ _OWN_FAULTS: tuple[Fault, ...] = (
         own.PaddedPart,
         own.has_partial_slots,
         chunked=True,
+    ),
+    Fault(
+        "K22",
+        "done-too-early",
+        "done() says yes as soon as the copies were asked for",
+        (),
+        "order",
+        races.DoneTooEarly,
+        races.has_done,
+        only_on="cuda",
+        checks=_RACE,
+    ),
+    Fault(
+        "K23",
+        "wait-too-short",
+        "wait() returns before the copies have read and written",
+        (),
+        "order",
+        races.WaitTooShort,
+        races.has_done,
+        only_on="cuda",
+        checks=_RACE,
+    ),
+    Fault(
+        "K24",
+        "last-not-waited",
+        "wait() forgets the last of several transfers",
+        (),
+        "order",
+        races.LastNotWaited,
+        checks=_RACE,
     ),
 )

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kvverify.layout.placement import Layout
 
 Traits = Mapping[str, Any]  # attributes of the kernel with the fault in it, as a child's ``describe`` answers
+_ONLY_ON = {"cuda": "needs a GPU stream", "cpu": "needs a host tier beyond 2 GiB, which is mapped sparsely on the CPU"}
 Shows = Callable[["Traits", "Layout"], "str | None"]
 
 
@@ -34,7 +35,8 @@ class Fault:
         wrap: puts the fault around a kernel; None where ``elsewhere`` says what it needs.
         shows: None where a layout can show it, else the reason why not.
         chunked: it shows on kernels with several blocks a slot; the torch reference then gets 4.
-        elsewhere: why no copy on this machine can show it.
+        only_on: the one kind of device, cpu or cuda, whose arena can show it; empty where both can.
+        elsewhere: why no copy kernel can show it.
         checks: kinds of failure that count as a kill.
     """
 
@@ -46,6 +48,7 @@ class Fault:
     wrap: Callable[[CopyKernel], CopyKernel] | None = None
     shows: Shows = everywhere
     chunked: bool = False
+    only_on: str = ""
     elsewhere: str = ""
     checks: tuple[str, ...] = ("wrong-bytes", "early-return")
 
@@ -54,25 +57,29 @@ class Fault:
 
         ``traits`` are those of the kernel with the fault planted.
         """
-        if self.elsewhere:
-            return self.elsewhere
+        if reason := self.out_of_reach(traits.get("device", "cpu")):
+            return reason
         if self.chunked and traits["blocks_per_slot"] == 1:
             return "the kernel puts one block into a slot"
         return self.shows(traits, layout)
+
+    def out_of_reach(self, device: str) -> str:
+        """Return why no copy kernel on ``device`` (cpu or cuda) can show the fault; empty where one can."""
+        return self.elsewhere or (_ONLY_ON[self.only_on] if self.only_on not in ("", device) else "")
 
     def plant(self, kernel: CopyKernel) -> CopyKernel:
         """Return ``kernel`` with the fault in it.
 
         Raises:
-            UsageError: nothing in this process can show the fault.
+            UsageError: no copy kernel can show the fault.
         """
         if self.wrap is None:
-            raise self.not_plantable()
+            raise self.not_plantable(self.elsewhere)
         return self.wrap(self._carrier(kernel))
 
-    def not_plantable(self) -> UsageError:
+    def not_plantable(self, reason: str) -> UsageError:
         """Return the error for one who wants it in a copy kernel nevertheless."""
-        return UsageError(f"fault {self.id} {self.name} cannot be planted into a copy kernel: {self.elsewhere}")
+        return UsageError(f"fault {self.id} {self.name} cannot be planted into a copy kernel: {reason}")
 
     def _carrier(self, kernel: CopyKernel) -> CopyKernel:
         if not self.chunked or kernel.name != "torch":

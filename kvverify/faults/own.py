@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvverify.faults.fault import Traits
-from kvverify.faults.planted import Planted, Unwritten, rows_of
+from kvverify.faults.planted import Planted, Unwritten, current, rows_of
 from kvverify.layout.placement import Layer, Layout, Role
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ThroughFloat(Planted):
     def around_load(self, slots: list[int], blocks: list[int], group: int, copy: Copy) -> None:
         """Load, then convert there and back."""
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         for layer in self.layers_of(group):
             if layer.element_bytes == 2:
                 view, rows = self.view(layer), rows_of(layer, blocks)
@@ -65,7 +65,7 @@ class MinusZero(Planted):
         import torch
 
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         for layer in self.layers_of(group):
             if layer.element == "float32":
                 bits, rows = self.view(layer).view(torch.int32), rows_of(layer, blocks)
@@ -86,9 +86,11 @@ class ZerosSkipped(Planted):
         import torch
 
         layers = [(self.view(x).view(torch.uint8), rows_of(x, blocks)) for x in self.layers_of(group)]
+        self.settle()
         before = [view[rows].clone() for view, rows in layers]
+        self.settle()
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         for (view, rows), old in zip(layers, before, strict=True):
             loaded = view[rows]
             view[rows] = torch.where((loaded == 0).all(-1, keepdim=True), old, loaded)
@@ -100,9 +102,10 @@ class HostInt32(Planted):
     def around_store(self, blocks: list[int], slots: list[int], group: int, copy: Copy) -> None:
         """Store; what belongs to far slots lands where the wrapped offset leads."""
         far = self._far(slots)
+        self.settle()
         before = [right.clone() for right, _ in far]
         copy(blocks, slots)
-        self.kernel.wait()
+        self.settle()
         for (right, wrong), old in zip(far, before, strict=True):
             wrong.copy_(right)
             right.copy_(old)
@@ -110,11 +113,12 @@ class HostInt32(Planted):
     def around_load(self, slots: list[int], blocks: list[int], group: int, copy: Copy) -> None:
         """Load from where the wrapped offset leads."""
         far = self._far(sorted(set(slots)))
+        self.settle()
         before = [right.clone() for right, _ in far]
         for right, wrong in far:
             right.copy_(wrong)
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         for (right, _), old in zip(far, before, strict=True):
             right.copy_(old)
 
@@ -212,7 +216,7 @@ class TakesWhatItReads(Planted):
     def around_load(self, slots: list[int], blocks: list[int], group: int, copy: Copy) -> None:
         """Load, and take it from the slot."""
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         if self.host is not None:
             for slot in self._fresh.intersection(slots):
                 self.host[slot, :16] ^= 0xFF
@@ -235,6 +239,7 @@ class LoadsTwice(Planted):
         """Store after a repeated load."""
         last, self._last = self._last, _nothing
         last()
+        self.kernel.wait()
         copy(blocks, slots)
 
 
@@ -254,11 +259,12 @@ class StaleCache(Planted):
         if self.host is None:
             copy(slots, blocks)
             return
+        self.settle()
         true = {slot: self.host[slot].clone() for slot in slots}
         for slot, row in true.items():
             self.host[slot] = self._kept.setdefault(slot, row)
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         for slot, row in true.items():
             self.host[slot] = row
 
@@ -336,15 +342,20 @@ class LateByThread(Planted):
             for field in layer.fields
             if field.role is not Role.PADDING
         ]
+        self.settle()
         before = [part[rows].clone() for part, rows in last]
+        self.settle()
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         right = [part[rows].clone() for part, rows in last]
         _write(last, before)
+        self.settle()
+        stream = self.arena.stream
 
         def late() -> None:
             time.sleep(_LATE_S)
-            _write(last, right)
+            with current(stream):  # a thread begins with the default stream
+                _write(last, right)
 
         threading.Thread(target=late, daemon=True).start()
 
@@ -371,7 +382,7 @@ class ZeroPointBits(Planted):
     def around_load(self, slots: list[int], blocks: list[int], group: int, copy: Copy) -> None:
         """Load, then clear the bits."""
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         for layer in self.layers_of(group):
             for field in layer.fields if layer.kv_format == "int4_per_token_head" else ():
                 if field.role is Role.SCALE:
@@ -391,7 +402,7 @@ class KeysAndValues(Planted):
     def around_load(self, slots: list[int], blocks: list[int], group: int, copy: Copy) -> None:
         """Load, then exchange."""
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         for layer in self.layers_of(group):
             pair = [f for f in layer.fields if f.name in ("k", "v")]
             if len(pair) == 2 and pair[0].length == pair[1].length:
@@ -452,6 +463,7 @@ class PaddedPart(Planted):
         part: Any = self.kernel
         held = len(blocks) % per_slot
         if held and len(slots) * per_slot - len(blocks) == per_slot - held:
+            self.kernel.wait()
             part.load_part(slots[-1], held, blocks[-1:], **({"group": group} if group else {}))
 
 

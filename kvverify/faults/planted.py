@@ -2,12 +2,18 @@
 
 A fault alters what a real kernel is given (views, ids), when it is called (order), or what it leaves behind (results). The last
 way is the most general: put bytes back that a faulty copy would not have written, and the memory looks as that copy leaves it.
+
+On a GPU a kernel's call returns before its copy is done, and the engine's own work may be unfinished when the call comes. A fault
+that looks at bytes or alters them does so between two calls of :meth:`Planted.settle`; its own work goes to the current stream,
+which is ``arena.stream``, and to host memory by the CPU.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +153,12 @@ class Planted:
         """Do a load of a part; ``copy(first, blocks)`` is the kernel's. Treated as a load unless overridden."""
         self.around_load([slot], blocks, group, lambda _, b: copy(first, b))
 
+    def settle(self) -> None:
+        """Wait for the copies of the kernel and for ``arena.stream``: nobody reads or writes the arena when it returns."""
+        self.kernel.wait()
+        if self.arena.stream is not None:
+            self.arena.stream.synchronize()
+
     def layers_of(self, group: int) -> list[Layer]:
         """The layers of ``group``."""
         return [self.arena.layout.layers[i] for i in self.arena.layout.group_layers(group)]
@@ -160,6 +172,13 @@ def rows_of(layer: Layer, blocks: Sequence[int]) -> list[int]:
     """Rows of the view that ``blocks`` take."""
     count = layer.rows_per_block
     return [block * count + r for block in blocks for r in range(count)]
+
+
+def current(stream: Any) -> AbstractContextManager[Any]:
+    """Make ``stream`` torch's current one; None, as on the CPU, changes nothing."""
+    import torch
+
+    return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 Parts = Callable[[Planted, "Layer"], Iterator["torch.Tensor"]]
@@ -186,8 +205,59 @@ class Unwritten(Planted):
     ) -> None:
         """Load, then put the parts back."""
         places = [(layer, self._rows(layer, blocks)) for layer in self.layers_of(group)]
+        self.settle()
         kept = [(part, rows, part[rows].clone()) for layer, rows in places for part in self._parts(self, layer)]
+        self.settle()
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         for part, rows, before in kept:
             part[rows] = before
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """Rows of a view, and the rows of another that a kernel takes for them; both [row, ...] of one shape and dtype."""
+
+    right: torch.Tensor
+    right_rows: list[int]
+    wrong: torch.Tensor
+    wrong_rows: list[int]
+
+
+class Misaddressed(Planted):
+    """Copies from and to other places than the engine's; whatever the kernel addresses by, strides or layout."""
+
+    def misplaced(self, blocks: Sequence[int], group: int) -> list[Misplaced]:
+        """Return what is not where the kernel thinks it is."""
+        raise NotImplementedError
+
+    def around_store(
+        self, blocks: list[int], slots: list[int], group: int, copy: Callable[[list[int], list[int]], None]
+    ) -> None:
+        """Let the kernel read what lies at the wrong places."""
+        places = self.misplaced(blocks, group)
+        self.settle()
+        before = [x.right[x.right_rows] for x in places]
+        for place, bytes_ in zip(places, [x.wrong[x.wrong_rows] for x in places], strict=True):
+            place.right[place.right_rows] = bytes_
+        self.settle()
+        copy(blocks, slots)
+        self.settle()
+        for place, bytes_ in zip(places, before, strict=True):
+            place.right[place.right_rows] = bytes_
+
+    def around_load(
+        self, slots: list[int], blocks: list[int], group: int, copy: Callable[[list[int], list[int]], None]
+    ) -> None:
+        """Move what the kernel wrote to the wrong places."""
+        places = self.misplaced(blocks, group)
+        self.settle()
+        before = [x.right[x.right_rows] for x in places]
+        self.settle()
+        copy(slots, blocks)
+        self.settle()
+        loaded = [x.right[x.right_rows] for x in places]
+        for place, bytes_ in zip(places, before, strict=True):
+            place.right[place.right_rows] = bytes_
+        for place, bytes_ in zip(places, loaded, strict=True):
+            place.wrong[place.wrong_rows] = bytes_

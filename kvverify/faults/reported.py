@@ -1,4 +1,4 @@
-"""Faults that were reported in public: F01 to F21 of the catalogue, as far as a copy on the CPU can show them."""
+"""Faults that were reported in public: F01 to F21 of the catalogue, as far as the bytes that one copy leaves can show them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kvverify.faults.fault import Traits
-from kvverify.faults.planted import Planted, SeenArena, Unwritten, rows_of
+from kvverify.faults.planted import Misaddressed, Misplaced, Planted, SeenArena, Unwritten, rows_of
 from kvverify.layout.placement import Field, Layer, Layout, Role
 
 if TYPE_CHECKING:
@@ -21,21 +21,28 @@ _INT32, _UINT32 = 1 << 31, 1 << 32
 _WORD_BYTES = 8
 
 
-class StridedAsContiguous(Planted):
+class StridedAsContiguous(Misaddressed):
     """F01: the views as if they were contiguous from their first element on."""
 
-    def seen(self, arena: SeenArena) -> ArenaView:
-        """Replace the strides by dense ones."""
-        return arena.with_layers([v.as_strided(v.shape, _dense(v.shape), v.storage_offset()) for v in arena.layers])
+    def misplaced(self, blocks: Sequence[int], group: int) -> list[Misplaced]:
+        """Every layer, with dense strides."""
+        return [_misread(self, layer, blocks, dense(self.view(layer))) for layer in self.layers_of(group)]
 
 
-def _dense(shape: Sequence[int]) -> list[int]:
-    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+def dense(view: torch.Tensor) -> torch.Tensor:
+    """``view`` with dense strides from its first element on."""
+    shape = view.shape
+    return view.as_strided(shape, [math.prod(shape[i + 1 :]) for i in range(len(shape))], view.storage_offset())
 
 
-def has_scattered_blocks(_traits: Traits, layout: Layout) -> str | None:
+def _misread(planted: Planted, layer: Layer, blocks: Sequence[int], wrong: torch.Tensor) -> Misplaced:
+    rows = rows_of(layer, blocks)
+    return Misplaced(planted.view(layer), rows, wrong, rows)
+
+
+def has_scattered_blocks(traits: Traits, layout: Layout) -> str | None:
     """F01 moves the same bytes both ways where a block is one dense run."""
-    if layout.usable_blocks is not None:
+    if is_sparse(traits, layout):
         return "a sparse buffer: dense addresses have no memory behind them"
     if all(_block_is_dense(layer) for layer in layout.layers):
         return "every block is one contiguous run, so the order inside is the kernel's own"
@@ -46,26 +53,33 @@ def _block_is_dense(layer: Layer) -> bool:
     return layer.block_stride == layer.page_bytes
 
 
-class AxisSwap(Planted):
+def is_sparse(traits: Traits, layout: Layout) -> bool:
+    """Is there no memory behind parts of the buffer? On a GPU all of it is allocated."""
+    return layout.usable_blocks is not None and traits.get("device", "cpu") == "cpu"
+
+
+class AxisSwap(Misaddressed):
     """F02: [block, 2, ...] read as [2, block, ...] and the other way round."""
 
-    def seen(self, arena: SeenArena) -> ArenaView:
-        """Exchange the strides of block and K/V, as the other arrangement has them."""
-        return arena.with_layers([_kv_swapped(v) if v.dim() == 5 else v for v in arena.layers])
+    def misplaced(self, blocks: Sequence[int], group: int) -> list[Misplaced]:
+        """Layers with K and V in a dimension of their own, with the strides of the other arrangement."""
+        split = [layer for layer in self.layers_of(group) if len(layer.shape) == 4]
+        return [_misread(self, layer, blocks, kv_swapped(self.view(layer))) for layer in split]
 
 
-def _kv_swapped(view: torch.Tensor) -> torch.Tensor:
+def kv_swapped(view: torch.Tensor) -> torch.Tensor:
+    """``view`` with the strides of block and K/V as the other arrangement has them."""
     row, plane, *rest = view.stride()
     # block_kv has plane = row / 2; kv_block has row = page / 2 and plane = blocks * row
     strides = (plane, plane * view.shape[0], *rest) if plane < row else (2 * row, row, *rest)
     return view.as_strided(view.shape, strides, view.storage_offset())
 
 
-def has_split_layers(_traits: Traits, layout: Layout) -> str | None:
+def has_split_layers(traits: Traits, layout: Layout) -> str | None:
     """F02 needs K and V in a dimension of their own."""
     if not any(len(layer.shape) == 4 for layer in layout.layers):
         return "no layer has K and V in a dimension of their own"
-    if layout.usable_blocks is not None:
+    if is_sparse(traits, layout):
         return "a sparse buffer: the exchanged addresses have no memory behind them"
     return None
 
@@ -170,44 +184,29 @@ def has_odd_rows(_traits: Traits, layout: Layout) -> str | None:
     return None if any(map(_left_over, layout.layers)) else "every token row is a multiple of 8 bytes"
 
 
-class Int32Offset(Planted):
+class Int32Offset(Misaddressed):
     """F08: block id times stride in 32 bits."""
 
-    def around_store(self, blocks: list[int], slots: list[int], group: int, copy: Copy) -> None:
-        """Let the kernel read the bytes at the wrapped addresses."""
-        wrapped = list(self._wrapped(blocks, group))
-        before = [right[rows].clone() for right, _, rows in wrapped]
-        for right, wrong, rows in wrapped:
-            right[rows] = wrong
-        copy(blocks, slots)
-        self.kernel.wait()
-        for (right, _, rows), bytes_ in zip(wrapped, before, strict=True):
-            right[rows] = bytes_
+    def misplaced(self, blocks: Sequence[int], group: int) -> list[Misplaced]:
+        """The fields of blocks that wrap, and the same rows where their offset leads in 32 bits."""
+        return [
+            self._place(layer, field, block, shift)
+            for layer in self.layers_of(group)
+            for block in blocks
+            if (shift := _wrapped(block * layer.block_stride))
+            for field in layer.fields
+            if field.role is not Role.PADDING
+        ]
 
-    def around_load(self, slots: list[int], blocks: list[int], group: int, copy: Copy) -> None:
-        """Move what the kernel wrote to the wrapped addresses."""
-        wrapped = list(self._wrapped(blocks, group))
-        before = [right[rows].clone() for right, _, rows in wrapped]
-        copy(slots, blocks)
-        self.kernel.wait()
-        for (right, wrong, rows), bytes_ in zip(wrapped, before, strict=True):
-            wrong.copy_(right[rows])
-            right[rows] = bytes_
-
-    def _wrapped(self, blocks: Sequence[int], group: int) -> Iterator[tuple[torch.Tensor, torch.Tensor, list[int]]]:
-        """Yield field, the same rows where the offset leads in 32 bits, and the rows; for blocks that wrap."""
-        for layer in self.layers_of(group):
-            for block in blocks:
-                offset = block * layer.block_stride
-                shift = (offset + _INT32) % _UINT32 - _INT32 - offset
-                for field in layer.fields if shift else ():
-                    if field.role is not Role.PADDING:
-                        yield self._pair(layer, field, block, shift)
-
-    def _pair(self, layer: Layer, field: Field, block: int, shift: int) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    def _place(self, layer: Layer, field: Field, block: int, shift: int) -> Misplaced:
         rows = rows_of(layer, [block])
-        right = self.bytes.field(layer, field)
-        return right, self.bytes.rows(layer, field, rows[0], len(rows), shift), rows
+        wrong = self.bytes.rows(layer, field, rows[0], len(rows), shift)
+        return Misplaced(self.bytes.field(layer, field), rows, wrong, list(range(len(rows))))
+
+
+def _wrapped(offset: int) -> int:
+    """How far from its place ``offset`` leads in 32 bits."""
+    return (offset + _INT32) % _UINT32 - _INT32 - offset
 
 
 def crosses_int32(_traits: Traits, layout: Layout) -> str | None:
@@ -255,7 +254,7 @@ class LayerShift(Planted):
     def around_load(self, slots: list[int], blocks: list[int], group: int, copy: Copy) -> None:
         """Load, then shift by one among layers of one shape."""
         copy(slots, blocks)
-        self.kernel.wait()
+        self.settle()
         for alike in layers_alike(self.layers_of(group)):
             rows = rows_of(alike[0], blocks)
             loaded = [self.view(layer)[rows].clone() for layer in alike]
@@ -274,28 +273,6 @@ def layers_alike(layers: Sequence[Layer]) -> list[list[Layer]]:
 def has_layers_alike(_traits: Traits, layout: Layout) -> str | None:
     """F11 needs two layers of one shape."""
     return None if layers_alike(layout.layers) else "no two layers have the same format and shape"
-
-
-class PendingStore(Planted):
-    """F15: a store reads its blocks when the next load comes; a newer store makes it forget the older."""
-
-    def __init__(self, kernel: CopyKernel) -> None:
-        super().__init__(kernel)
-        self._pending: Callable[[], None] = _nothing
-
-    def around_store(self, blocks: list[int], slots: list[int], group: int, copy: Copy) -> None:
-        """Remember the store only."""
-        self._pending = lambda: copy(blocks, slots)
-
-    def around_load(self, slots: list[int], blocks: list[int], group: int, copy: Copy) -> None:
-        """Do the store that is pending, then load."""
-        pending, self._pending = self._pending, _nothing
-        pending()
-        copy(slots, blocks)
-
-
-def _nothing() -> None:
-    pass
 
 
 class SwallowedError(Planted):
@@ -332,7 +309,8 @@ class StoreToNowhere(Planted):
         """Store, then let the slots hold what they held."""
         if self.host is None:
             return
+        self.settle()
         before = self.host[slots].clone()
         copy(blocks, slots)
-        self.kernel.wait()
+        self.settle()
         self.host[slots] = before

@@ -18,7 +18,7 @@ from kvverify.roundtrip.executor import Outcome, Session
 EXAMPLES = 64
 
 
-def traits_of(kernel: CopyKernel) -> dict[str, Any]:
+def traits_of(kernel: CopyKernel, device: str = "cpu") -> dict[str, Any]:
     """What a child's ``describe`` says of a kernel."""
     return {
         "blocks_per_slot": getattr(kernel, "blocks_per_slot", 1),
@@ -27,6 +27,9 @@ def traits_of(kernel: CopyKernel) -> dict[str, Any]:
         "partial_slots": getattr(kernel, "partial_slots", False),
         "slow": False,
         "owns_host": False,
+        "device": device,
+        "caller_syncs": sorted(getattr(kernel, "caller_syncs", ())),
+        "done": callable(getattr(kernel, "done", None)),
     }
 
 

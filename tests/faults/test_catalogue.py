@@ -9,7 +9,7 @@ from kvverify.errors import UsageError
 from kvverify.faults.catalogue import catalogue, fault_named, plantable_named
 from kvverify.faults.fault import Fault
 
-REQUIRED = {f"F{n:02d}" for n in (*range(1, 12), 15, 16, 21)}
+REQUIRED = {f"F{n:02d}" for n in (*range(1, 14), 15, 16, 21)}
 
 
 def test_every_copy_fault_of_the_public_catalogue_can_be_planted() -> None:
@@ -47,11 +47,24 @@ def test_an_unknown_fault_names_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("fault", [f for f in catalogue() if f.elsewhere], ids=lambda f: f.id)
-def test_what_needs_a_stream_or_a_server_says_so(fault: Fault, torch: ModuleType) -> None:
+def test_what_no_copy_kernel_can_show_says_why(fault: Fault, torch: ModuleType) -> None:
     from kvverify.kernels.torch_reference import TorchReference
 
-    assert fault.elsewhere in {"needs a GPU stream", "needs a live server"}
+    assert fault.elsewhere in {"no adapter has accessors that wait layer by layer", "needs a live server"}
     with pytest.raises(UsageError, match=f"{fault.id} .*cannot be planted into a copy kernel: {fault.elsewhere}"):
         fault.plant(TorchReference())
     with pytest.raises(UsageError, match="cannot be planted into a copy kernel"):
         plantable_named(fault.id)
+
+
+@pytest.mark.parametrize("name", ["F12", "F13", "K22", "K23"])
+def test_what_needs_a_stream_is_planted_on_a_gpu_only(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} .*cannot be planted into a copy kernel: needs a GPU stream"):
+        plantable_named(name)
+    assert plantable_named(name, "cuda").id == name
+
+
+def test_far_host_rows_are_the_cpus() -> None:
+    assert plantable_named("K04").id == "K04"
+    with pytest.raises(UsageError, match=r"K04 .*: needs a host tier beyond 2 GiB, which is mapped sparsely on the CPU"):
+        plantable_named("K04", "cuda")
