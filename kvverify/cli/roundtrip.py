@@ -121,9 +121,12 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
 
 
 def _kernels(specs: tuple[str, ...], device: str) -> tuple[str, ...]:
+    from kvverify.kernels.probe import require_device
     from kvverify.kernels.registry import names, resolve
 
-    return tuple(dict.fromkeys(resolve(spec, device).spec for spec in specs or names(device)))
+    kernels = tuple(dict.fromkeys(resolve(spec, device).spec for spec in specs or names(device)))
+    require_device(device)
+    return kernels
 
 
 def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:

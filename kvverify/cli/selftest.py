@@ -64,10 +64,13 @@ def command(context: click.Context, /, **given: Any) -> int:
 
 
 def _specs(kernels: Sequence[str], device: str) -> list[str]:
+    from kvverify.kernels.probe import require_device
     from kvverify.kernels.registry import resolve
     from kvverify.roundtrip.selftest import default_kernels
 
-    return list(dict.fromkeys(resolve(spec, device).spec for spec in kernels or default_kernels(device)))
+    specs = list(dict.fromkeys(resolve(spec, device).spec for spec in kernels or default_kernels(device)))
+    require_device(device)
+    return specs
 
 
 def _named(faults: Sequence[str]) -> tuple[Fault, ...]:

@@ -10,6 +10,8 @@ from xml.etree import ElementTree as ET
 
 from kvverify.events import BatchFinished, Event, KernelProbed, RunStarted
 
+_DEVICES = ("cpu", "cuda")
+
 
 def executed_tests(junit: Path) -> int:
     """Return how many tests of a JUnit file ran; skipped ones did not, and no file means none.
@@ -29,12 +31,18 @@ def executed_tests(junit: Path) -> int:
 def kernel_devices(events: list[Event]) -> dict[str, str]:
     """Return the device on which each kernel's sequences ran, for kernels that executed at least one.
 
-    A kernel says its own device in its provenance (``device``); else it is the run's ``--device``, ``cpu`` where none was given.
+    A kernel may say its own device in its provenance (``device``: cpu, cuda or cuda:N; a GPU's name says nothing new); else it is
+    the run's ``--device``, ``cpu`` where none was given.
     """
     asked = next((str(e.options.get("device") or "cpu") for e in events if isinstance(e, RunStarted)), "cpu")
-    said = {e.kernel: str(e.provenance.get("device", asked)) for e in events if isinstance(e, KernelProbed)}
+    said = {e.kernel: own for e in events if isinstance(e, KernelProbed) and (own := _own_device(e))}
     ran = dict.fromkeys(e.kernel for e in events if isinstance(e, BatchFinished) and e.sequences > 0)
     return {kernel: said.get(kernel, asked) for kernel in ran}
+
+
+def _own_device(probed: KernelProbed) -> str:
+    own = str(probed.provenance.get("device", ""))
+    return own if own.partition(":")[0] in _DEVICES else ""
 
 
 def nothing_done(events: list[Event], tests: int, *, gpu: bool) -> list[str]:

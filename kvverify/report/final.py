@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kvverify.events import EXIT_CODES, Verdict, differs
 from kvverify.report.summary import Failure, Summary
-from kvverify.report.words import duration, plural, printable, size
+from kvverify.report.words import duration, gpu_line, plural, printable, size
 
 MOST_FAILURES = 10  # with all details; the report has the rest
 MOST_ROWS = 40
@@ -53,6 +53,8 @@ def print_summary(summary: Summary, run: Path, report: Path | None = None, file:
         for text in rest:
             _line(console, f"  {text}")
         console.print()
+    if summary.gpu:
+        _line(console, f"GPU: {gpu_line(summary.gpu)}")
     _line(console, verdict_line(summary), _STYLES[summary.verdict])
     for reason in summary.reasons:
         _line(console, f"  {reason.verdict}: {reason.text}")
@@ -92,6 +94,7 @@ def summary_json(summary: Summary, run: Path) -> dict[str, Any]:
         "command": summary.start.command if summary.start else None,
         "version": summary.start.version if summary.start else None,
         "seed": summary.start.seed if summary.start else None,
+        "gpu": summary.gpu or None,
         "seconds": round(summary.seconds, 3),
         "sequences": summary.sequences,
         "compared_bytes": summary.compared_bytes,

@@ -16,7 +16,7 @@ from kvverify.report.final import (
     verdict_line,
 )
 from kvverify.report.summary import Summary
-from kvverify.report.words import duration, printable, size, utc
+from kvverify.report.words import duration, gpu_line, printable, size, utc
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -40,6 +40,7 @@ def render_html(summary: Summary, run: Path) -> str:
         fault_kernels=list(dict.fromkeys(k for row in summary.faults.values() for k in row)),
         step_kernels=[k.kernel for k in summary.kernels if k.sequences],
         most_sequences=most_sequences,
+        gpu=gpu_line(summary.gpu),
         comparison_head=COMPARISON_HEAD,
         comparison_rows=comparison_rows(summary),
     )

@@ -15,7 +15,7 @@ from kvverify.report.final import (
     verdict_line,
 )
 from kvverify.report.summary import Failure, KernelRow, Summary
-from kvverify.report.words import printable, size
+from kvverify.report.words import gpu_line, printable, size
 
 MOST_FAILURES = 50
 MOST_LAYOUTS = 200
@@ -29,6 +29,8 @@ def render_markdown(summary: Summary, run: Path) -> str:
     if summary.start:
         start = summary.start
         facts = {"command": start.command, "version": start.version, "seed": start.seed, "run": run, **start.options}
+        if summary.gpu:
+            facts["gpu"] = gpu_line(summary.gpu)
         parts += ["## Run", _table(["what", "value"], [[k, str(v)] for k, v in facts.items()])]
     if summary.failures:
         parts.append("## Failures")
@@ -36,7 +38,7 @@ def render_markdown(summary: Summary, run: Path) -> str:
         if len(summary.failures) > MOST_FAILURES:
             parts.append(f"{len(summary.failures) - MOST_FAILURES} more are in events.ndjson.")
     if summary.kernels:
-        head = ["kernel", "library", "layouts", "sequences", "steps", "compared", "moved", "failures"]
+        head = ["kernel", "device", "library", "layouts", "sequences", "steps", "compared", "moved", "failures"]
         parts += ["## Kernels", _table(head, [_kernel(k) for k in summary.kernels])]
     parts += _coverage(summary)
     if summary.comparisons:
@@ -88,7 +90,7 @@ def _kernel(row: KernelRow) -> list[str]:
     library = " ".join(str(row.provenance[k]) for k in ("library", "version") if row.provenance.get(k))
     layouts = f"{row.met} of {row.offered}, {row.refused} refused"
     numbers = [f"{row.sequences:,}", f"{row.steps:,}", size(row.compared_bytes), size(row.moved_bytes)]
-    return [row.kernel, library or row.reason or "–", layouts, *numbers, str(row.failures)]
+    return [row.kernel, row.device or "–", library or row.reason or "–", layouts, *numbers, str(row.failures)]
 
 
 def _failure(failure: Failure, run: Path) -> str:

@@ -24,6 +24,7 @@ from kvverify.events import (
     reasons,
     verdict_of,
 )
+from kvverify.report.executed import kernel_devices
 from kvverify.report.gaps import not_covered
 
 E = TypeVar("E", bound=Event)
@@ -74,6 +75,7 @@ class KernelRow:
     available: bool = True
     reason: str = ""
     provenance: dict[str, Any] = field(default_factory=dict)
+    device: str = ""  # where its sequences ran; empty where none did
     offered: int = 0
     met: int = 0
     refused: int = 0
@@ -120,6 +122,12 @@ class Summary:
     def orders(self) -> list[str]:
         """The physical orders that were met."""
         return sorted({order for rows in self.coverage.values() for cells in rows.values() for order in cells})
+
+    @property
+    def gpu(self) -> dict[str, Any]:
+        """What the kernels that ran on a GPU said of it; empty where none did."""
+        said = (row.provenance.get("gpu") for row in self.kernels)
+        return next((dict(facts) for facts in said if isinstance(facts, dict)), {})
 
     @property
     def sequences(self) -> int:
@@ -244,6 +252,8 @@ def _kernel_rows(
         row.failures += differs(compared)
     for kernel, layouts in met.items():
         rows[kernel].met = len(layouts)
+    for kernel, device in kernel_devices(seen).items():
+        rows[kernel].device = device
     return list(rows.values())
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 
 def size(count: int) -> str:
@@ -55,6 +57,28 @@ def plural(count: int, word: str) -> str:
         noun, *rest = word.split(" ")
         word = " ".join([f"{noun}s", *rest])
     return f"{count:,} {word}"
+
+
+def gpu_line(facts: Mapping[str, Any]) -> str:
+    """Return what is known of a GPU (``provenance["gpu"]`` of a kernel that ran there) as one line.
+
+    >>> gpu_line({"name": "H", "architecture": "sm_90", "count": 2, "torch": "2.11.0", "torch_version_cuda": "13.0"})
+    'H, sm_90, 2 visible, torch 2.11.0 for CUDA 13.0'
+    >>> gpu_line({"name": "M", "torch": "2.9.1", "torch_version_hip": "7.1", "driver": "6.14", "runtime": "HIP 7.1"})
+    'M, torch 2.9.1 for ROCm 7.1, driver 6.14 (HIP 7.1)'
+    """
+    built = [f"{word} {facts[key]}" for word, key in _GPU_BUILDS.items() if facts.get(key)]
+    torch = f"torch {facts['torch']}{' for ' if built else ''}{' '.join(built)}" if "torch" in facts else ""
+    memory = size(facts["memory_bytes"]) if isinstance(facts.get("memory_bytes"), int) else ""
+    count = f"{facts['count']} visible" if "count" in facts else ""
+    driver = f"driver {facts['driver']}" if "driver" in facts else ""
+    if runtime := str(facts.get("runtime", "")):
+        driver = f"{driver} ({runtime})" if driver else f"driver of {runtime}"
+    known = [str(facts.get("name", "")), str(facts.get("architecture", "")), memory, count, torch, driver]
+    return ", ".join(word for word in known if word)
+
+
+_GPU_BUILDS = {"CUDA": "torch_version_cuda", "ROCm": "torch_version_hip"}
 
 
 def printable(text: str) -> str:

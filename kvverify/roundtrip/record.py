@@ -28,12 +28,18 @@ def versions() -> dict[str, str]:
 
 
 def run_record(events: Iterable[Event], options: dict[str, Any], sources: dict[str, str]) -> dict[str, Any]:
-    """Return the document of run.json; ``sources`` says for each option where its value came from."""
+    """Return the document of run.json; ``sources`` says for each option where its value came from.
+
+    ``gpu`` is there where a kernel ran on one: its child process has asked torch, which the parent does not import.
+    """
+    kernels = {e.kernel: e.provenance for e in events if isinstance(e, KernelProbed) and e.available}
+    gpu = next(({"gpu": known["gpu"]} for known in kernels.values() if "gpu" in known), {})
     return {
         "versions": versions(),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
+        **gpu,
         "options": options,
         "option_sources": sources,
-        "kernels": {e.kernel: e.provenance for e in events if isinstance(e, KernelProbed) and e.available},
+        "kernels": kernels,
     }

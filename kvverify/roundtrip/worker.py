@@ -23,7 +23,7 @@ from typing import Any
 from kvverify.arena.place import place_named
 from kvverify.errors import KvverifyError
 from kvverify.kernels.contract import CopyKernel
-from kvverify.kernels.device import check_device
+from kvverify.kernels.device import check_device, gpu_facts
 from kvverify.kernels.registry import KernelSource, resolve, supports_reason
 from kvverify.layout.document import from_document
 from kvverify.layout.place import place
@@ -73,7 +73,6 @@ class Worker:
     def _describe(self, layout: Layout) -> dict[str, Any]:
         kernel = self._kernel()
         reason = supports_reason(kernel, layout) or self._too_large(layout)
-        provenance = getattr(kernel, "provenance", None)
         return {
             "reason": reason,
             "blocks_per_slot": int(getattr(kernel, "blocks_per_slot", 1)),
@@ -85,8 +84,14 @@ class Worker:
             "device": self._source.device,
             "done": callable(getattr(kernel, "done", None)),
             "owns_host": getattr(kernel, "owns_host", False) is True,
-            "provenance": provenance() if callable(provenance) and reason is None else {},
+            "provenance": self._provenance(kernel) if reason is None else {},
         }
+
+    def _provenance(self, kernel: CopyKernel) -> dict[str, Any]:
+        """What the kernel says of itself and, since the parent imports no torch, what GPU that was on."""
+        said = getattr(kernel, "provenance", None)
+        known: dict[str, Any] = said() if callable(said) else {}
+        return known if self._source.device == "cpu" else {**known, "gpu": gpu_facts()}
 
     def _run(self, layout: Layout, request: dict[str, Any], program: Program) -> Outcome:
         shape = json.dumps(
