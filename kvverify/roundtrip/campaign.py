@@ -137,6 +137,8 @@ class Campaign:
         except Unavailable as error:
             lane.closed = True
             self._emit(KernelProbed(kernel=source.name, available=False, requested=self.plan.named, reason=str(error)))
+            if self.plan.named and len(self.plan.sources) == 1:  # nothing of what was asked for can be done here
+                self._emit(ProblemMet(where=f"kernel {source.name}", problem=str(error)))
             return
         except EnvironmentProblem as error:
             lane.closed = True

@@ -12,7 +12,7 @@ from kvverify.arena.arena import Arena
 from kvverify.arena.compare import Mismatch
 from kvverify.arena.diagnosis import diagnose
 from kvverify.arena.place import ON_CPU, MemoryPlace
-from kvverify.errors import ContractError
+from kvverify.errors import ContractError, EnvironmentProblem
 from kvverify.kernels.contract import CopyKernel
 from kvverify.layout.placement import Layout
 from kvverify.roundtrip.program import (
@@ -190,6 +190,11 @@ class Session:
             return function(*arguments, **named)
         except ContractError:
             raise
+        except EnvironmentProblem as error:
+            # what a kernel cannot get when it is prepared, the machine lacks; once it copies, all is its own doing
+            if what == "prepare":
+                raise
+            raise KernelRaised(what, error) from error
         except Exception as error:  # whatever a kernel under test raises is a finding, not a crash of ours
             raise KernelRaised(what, error) from error
 

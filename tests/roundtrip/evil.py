@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
+from kvverify.errors import EnvironmentProblem
 from kvverify.kernels.contract import ArenaView
 from kvverify.kernels.torch_reference import TorchReference
 from kvverify.layout.placement import Layout
@@ -175,3 +176,12 @@ class _Borrowed:
         self.layout, self.layers, self.group_layers = arena.layout, arena.layers, arena.group_layers
         self.stream, self.rank, self.world_size = arena.stream, arena.rank, arena.world_size
         self.host = host
+
+
+class NeedsMemory(TorchReference):
+    """Finds less shared memory than it needs."""
+
+    name = "needs-memory"
+
+    def prepare(self, arena: ArenaView) -> None:
+        raise EnvironmentProblem("/dev/shm has 1 KiB free; needs 2 GiB")

@@ -24,6 +24,7 @@ from kvverify.events import (
     ProblemMet,
     RunFinished,
     Verdict,
+    reasons,
     verdict_of,
 )
 from kvverify.kernels.registry import resolve
@@ -38,7 +39,7 @@ RECIPES = campaign_pool()[:6]
 
 
 def run_campaign(
-    spec: str, *, examples: int = 40, earlier: list[Event] | None = None, seed: int = 5, **choices: Any
+    *specs: str, examples: int = 40, earlier: list[Event] | None = None, seed: int = 5, **choices: Any
 ) -> tuple[list[Event], dict[str, Any]]:
     events: list[Event] = []
     files: dict[str, Any] = {}
@@ -48,7 +49,7 @@ def run_campaign(
         return f"failures/{name}.json"
 
     plan = Plan(
-        sources=(resolve(spec),),
+        sources=tuple(resolve(spec) for spec in specs),
         recipes=RECIPES,
         seed=seed,
         profile=Profile("tests", batch=16, max_steps=14),
@@ -118,12 +119,34 @@ def test_a_broken_kernel_is_not_beaten_forever(torch: ModuleType) -> None:
     assert len(files) == 5
 
 
-def test_a_kernel_that_is_not_there_makes_the_run_inconclusive(torch: ModuleType) -> None:
+def test_the_only_kernel_that_was_asked_for_and_is_not_there_is_an_error(torch: ModuleType) -> None:
     events, _ = run_campaign(f"{EVIL}:NoSuchKernel")
     (probe,) = of_type(events, KernelProbed)
     assert not probe.available
     assert "NoSuchKernel" in probe.reason
-    assert verdict_of([*events, RunFinished(seconds=1.0)]) is Verdict.INCONCLUSIVE
+    assert verdict_of([*events, RunFinished(seconds=1.0)]) is Verdict.ERROR
+
+
+def test_one_of_several_kernels_that_is_not_there_makes_the_run_inconclusive(torch: ModuleType) -> None:
+    events, _ = run_campaign("torch", f"{EVIL}:NoSuchKernel", examples=16)
+    assert [p.available for p in of_type(events, KernelProbed)] == [True, False]
+    ended: list[Event] = [*events, RunFinished(seconds=1.0)]
+    assert verdict_of(ended) is Verdict.INCONCLUSIVE
+    assert any("NoSuchKernel did not run" in reason.text for reason in reasons(ended))
+    assert {e.kernel for e in of_type(events, BatchFinished)} == {"torch"}
+
+
+def test_a_kernel_that_nobody_named_may_be_missing(torch: ModuleType) -> None:
+    events, _ = run_campaign("torch", f"{EVIL}:NoSuchKernel", examples=16, named=False)
+    assert verdict_of([*events, RunFinished(seconds=1.0)]) is Verdict.PASS
+
+
+def test_what_the_machine_lacks_when_a_kernel_is_prepared_is_no_failure_of_the_kernel(torch: ModuleType) -> None:
+    events, files = run_campaign(f"{EVIL}:NeedsMemory")
+    (problem,) = of_type(events, ProblemMet)
+    assert "/dev/shm has 1 KiB free; needs 2 GiB" in problem.problem
+    assert not files
+    assert verdict_of([*events, RunFinished(seconds=1.0)]) is Verdict.ERROR
 
 
 def test_no_examples_is_never_a_pass(torch: ModuleType) -> None:
