@@ -35,7 +35,8 @@ class BesideStream(Planted):
 
         if arena.stream is None:
             return super().prepare(arena)
-        self._side = torch.cuda.Stream(device=arena.layers[0].device)  # type: ignore[no-untyped-call]
+        # of another priority, so it is never the arena's own from torch's pool, nor in one hardware queue with it
+        self._side = torch.cuda.Stream(arena.layers[0].device, priority=-1)  # type: ignore[no-untyped-call]
         self._side.wait_stream(arena.stream)
         with current(self._side):
             owned = super().prepare(arena)

@@ -66,5 +66,7 @@ def test_what_needs_a_stream_is_planted_on_a_gpu_only(name: str) -> None:
 
 def test_far_host_rows_are_the_cpus() -> None:
     assert plantable_named("K04").id == "K04"
-    with pytest.raises(UsageError, match=r"K04 .*: needs a host tier beyond 2 GiB, which is mapped sparsely on the CPU"):
+    with pytest.raises(
+        UsageError, match=r"K04 .*: needs a host tier beyond 2 GiB, which is mapped sparsely on the CPU"
+    ):
         plantable_named("K04", "cuda")

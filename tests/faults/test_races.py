@@ -80,7 +80,7 @@ def told(torch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> tuple[Log, CopyK
         yield
         running.pop()
 
-    monkeypatch.setattr(t.cuda, "Stream", lambda device: Recorded("side", log))
+    monkeypatch.setattr(t.cuda, "Stream", lambda _device, priority: Recorded("side", log))
     monkeypatch.setattr(t.cuda, "stream", stream)
     monkeypatch.setattr(t.cuda, "_sleep", lambda _: log.append(f"sleep on {running[-1]}"))
     arena = DeviceArena(place(RECIPES["mixed LBNHC"]), 4, 1, t.device("cpu"))
