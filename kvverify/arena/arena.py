@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kvverify.arena.geometry import block_start, content_runs, padding_runs
 from kvverify.arena.memory import (
     PAGE,
+    PAGE,
     BorrowedMemory,
     Bytes,
     Mapping,
@@ -47,16 +48,19 @@ class Arena:
         layout: where every byte lies.
         host_slots: number of host slots.
         blocks_per_slot: blocks that one slot holds.
+        rank: this process among those that share the model.
+        world_size: their number.
 
     Raises:
         MemoryError: the system refuses the address space.
     """
 
-    rank = 0
-    world_size = 1
     stream: Any = None
 
-    def __init__(self, layout: Layout, host_slots: int, blocks_per_slot: int = 1) -> None:
+    def __init__(
+        self, layout: Layout, host_slots: int, blocks_per_slot: int = 1, *, rank: int = 0, world_size: int = 1
+    ) -> None:
+        self.rank, self.world_size = rank, world_size
         self.layout = layout
         self.host_slots = host_slots
         self.blocks_per_slot = blocks_per_slot
@@ -123,8 +127,10 @@ class Arena:
     def adopt_host(self, rows: torch.Tensor) -> None:
         """Take the host tier that a library owns, uint8 [slots, bytes], in place of the arena's own.
 
+        Where ranks share a tier, each returns its own part of every slot; what lies between its rows is the others'.
+
         Raises:
-            ContractError: it is not such a tensor.
+            ContractError: it is not such a tensor, or parts of two ranks share a page of 4,096 bytes.
         """
         import torch
 
@@ -135,8 +141,20 @@ class Arena:
             )
         span = rows.stride(0) * (rows.shape[0] - 1) + rows.shape[1]
         flat = rows.as_strided((span,), (1,), rows.storage_offset())
-        self.host_memory = BorrowedMemory(flat.numpy())
+        self.host_memory = BorrowedMemory(flat.numpy(), self._own_parts(rows))
         self.host_base, self.slot_stride, self.slot_bytes = 0, rows.stride(0), rows.shape[1]
+
+    def _own_parts(self, rows: torch.Tensor) -> tuple[Window, ...]:
+        """Windows of a shared tier that are this rank's; none where all of it is."""
+        (slots, width), stride = rows.shape, rows.stride(0)
+        if self.world_size == 1 or stride == width:
+            return ()
+        if rows.data_ptr() % PAGE or stride % PAGE or width % PAGE:
+            raise ContractError(
+                f"prepare returned rows of {width} bytes, {stride} apart, from a tier that {self.world_size} ranks share; expected "
+                f"every rank's part to begin and end at a multiple of {PAGE} bytes"
+            )
+        return tuple((slot * stride, slot * stride + width) for slot in range(slots))
 
     def _view(self, storage: torch.Tensor, layer: Layer) -> torch.Tensor:
         import torch

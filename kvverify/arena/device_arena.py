@@ -74,7 +74,9 @@ class DeviceArena(Arena):
 
     def host_on_device(self) -> bool:
         """Does the GPU reach the host slots under their own addresses? Memory that a library lends may be pageable."""
-        return self.stream is not None and self.host.is_pinned()
+        # of the slots themselves: torch asks about the start of a storage, and the mapping's first pages have no access
+        first = torch.from_numpy(self.host_memory.array[self.host_base : self.host_base + self.slot_bytes])
+        return self.stream is not None and first.is_pinned()
 
     def current(self) -> AbstractContextManager[None]:
         """Make the arena's stream the current one."""

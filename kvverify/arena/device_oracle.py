@@ -17,7 +17,7 @@ from kvverify.arena.compare import Mismatch
 from kvverify.arena.contents import contents
 from kvverify.arena.device_arena import DeviceArena
 from kvverify.arena.expectation import Content, Expectation
-from kvverify.arena.extents import Extent, extents_of
+from kvverify.arena.extents import Extent, Groups, extents_of
 from kvverify.arena.geometry import Positions
 from kvverify.arena.host_tier import HostTier
 from kvverify.arena.memory import Bytes
@@ -30,14 +30,6 @@ _TILES_KEPT = 128  # wrong tiles that are read back for the diagnosis, 1 MiB at 
 Table = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class _Wrong:
-    """A wrong tile: its first position, bytes, kind, block, and the distance to where its bytes were first written."""
-
-    start: int
-    length: int
-
-
 @dataclass(slots=True)
 class DeviceOracle(Expectation):
     """Expectation over an arena in device memory."""
@@ -45,6 +37,7 @@ class DeviceOracle(Expectation):
     arena: DeviceArena
     compiled: bool | None = None  # Triton; None decides by what is there
     _extents: tuple[Extent, ...] = ()
+    _kinds: list[Groups] = field(default_factory=list)
     _payloads: Payloads = field(init=False)
     _host: HostTier = field(init=False)
     _all: list[Launch] = field(default_factory=list)
@@ -61,7 +54,7 @@ class DeviceOracle(Expectation):
         arena, layout, device = self.arena, self.arena.layout, self.arena.storage().device
         self._payloads = Payloads(arena.storage(), compiled=self.compiled)
         self._extents = extents_of(layout, arena.base, arena.device.size)
-        kinds = kinds_of(self._extents)
+        self._kinds = kinds = kinds_of(self._extents)
         self._all = [Launch(tiles, device) for tiles in tiles_of(self._extents, kinds)]
         covered = sum(launch.tiles.nbytes for launch in self._all)
         if covered != arena.device.size:
@@ -94,7 +87,7 @@ class DeviceOracle(Expectation):
         counts = self._counts(by_bytes=False)
         self.compared_bytes += self.arena.device.size
         if sum(int(c.sum()) for c in counts):
-            return self._mismatch()
+            return self._mismatch(counts)
         self._done()
         return None
 
@@ -127,7 +120,7 @@ class DeviceOracle(Expectation):
 
     def _put(self, out: Bytes, start: int, extent: Extent, block: int) -> None:
         """Write what ``extent`` must hold for ``block`` into ``out``, which begins at position ``start``."""
-        kind = kinds_of(self._extents).index(extent.content)
+        kind = self._kinds.index(extent.content)
         key, source = int(np.uint64(self._keys[kind, block])), int(self._sources[kind, block])
         run = extent.start + block * extent.stride
         low, high = max(run, start), min(run + extent.length, start + len(out))
@@ -210,23 +203,31 @@ class DeviceOracle(Expectation):
         records = self._records()
         return [self._payloads.check(x, _counted(records, x), by_bytes=by_bytes) for x in self._all]
 
-    def _mismatch(self) -> Mismatch:
-        """Count the wrong bytes and read back the first tiles that hold some."""
-        total, spots = 0, []
-        for launch, counts in zip(self._all, self._counts(by_bytes=True), strict=True):
-            total += int(counts.sum(dtype=torch.int64))
-            programs = torch.nonzero(counts).reshape(-1).cpu().numpy()
-            tile, block = programs % len(launch.starts), programs // len(launch.starts)
-            starts = launch.tiles.starts[tile] + block * launch.tiles.strides[tile]
-            spots += [*zip(starts.tolist(), launch.tiles.lengths[tile].tolist(), strict=True)]
+    def _mismatch(self, wrong: list[torch.Tensor]) -> Mismatch:
+        """Read back the first tiles of which ``wrong`` counts units; copies still under way may have put some right by now."""
+        total = sum(int(counts.sum(dtype=torch.int64)) for counts in self._counts(by_bytes=True))
+        spots = sorted(spot for x, counts in zip(self._all, wrong, strict=True) for spot in _spots(x, counts))
         positions, expected, found = [], [], []
-        for start, length in sorted(spots)[:_TILES_KEPT]:
+        for start, length in spots[:_TILES_KEPT]:
             now, wanted = self.arena.device.read(start, start + length), self.expected_bytes(start, length)
-            wrong = np.flatnonzero(now != wanted)
-            positions.append(start + wrong)
-            expected.append(wanted[wrong])
-            found.append(now[wrong])
-        return Mismatch("device", np.concatenate(positions), np.concatenate(expected), np.concatenate(found), total)
+            differ = np.flatnonzero(now != wanted)
+            positions.append(start + differ)
+            expected.append(wanted[differ])
+            found.append(now[differ])
+        at = np.concatenate(positions)
+        if not len(at):
+            start, _ = spots[0]
+            right = self.expected_bytes(start, 1)
+            return Mismatch("device", np.asarray([start]), right, right, max(total, 1), exact=False)
+        return Mismatch("device", at, np.concatenate(expected), np.concatenate(found), max(total, len(at)))
+
+
+def _spots(launch: Launch, counts: torch.Tensor) -> list[tuple[int, int]]:
+    """First position and length of the tiles with a count."""
+    programs = torch.nonzero(counts).reshape(-1).cpu().numpy()
+    tile, block = programs % len(launch.starts), programs // len(launch.starts)
+    starts = launch.tiles.starts[tile] + block * launch.tiles.strides[tile]
+    return list(zip(starts.tolist(), launch.tiles.lengths[tile].tolist(), strict=True))
 
 
 def _counted(records: Records, launch: Launch) -> Records:

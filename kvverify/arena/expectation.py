@@ -22,7 +22,7 @@ from kvverify.arena.payload import derive_key
 from kvverify.layout.placement import Layer
 
 BEFORE = "the reset before the sequence"  # the writer of every byte that no step wrote
-_DEVICE, _HOST, _MASK = 1, 2, 3  # names of keys
+_DEVICE, _HOST, _MASK, _RANK = 1, 2, 3, 4  # names of keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,14 @@ class Expectation(ABC):
     masks: list[int] = field(default_factory=list)  # of all occupants of the sequence
     host_keys: dict[int, str] = field(default_factory=dict)
     compared_bytes: int = 0
+    base_seed: int = 0  # of all ranks
 
     def reset(self, seed: int) -> None:
-        """Begin a sequence: new keys, every accessible byte of device and host written anew."""
-        self.seed, self.epoch = seed, 0
+        """Begin a sequence: new keys, every accessible byte of device and host written anew.
+
+        Ranks that are given one seed write under keys of their own, so that bytes of another rank are wrong bytes.
+        """
+        self.base_seed, self.seed, self.epoch = seed, rank_seed(seed, self.arena.rank), 0
         self.contents.clear()
         self.slots.clear()
         self.landings.clear()
@@ -138,6 +142,22 @@ class Expectation(ABC):
         are right shows when they are loaded.
         """
 
+    def foreign_keys(self, rank: int) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the device and the host keys under which ``rank`` writes when it executes the same steps.
+
+        Each with the key under which this rank wrote at the same step.
+        """
+        theirs = rank_seed(self.base_seed, rank)
+        device, host = (
+            {
+                derive_key(theirs, name, epoch): own
+                for epoch in range(self.epoch + 1)
+                if (own := derive_key(self.seed, name, epoch)) in known
+            }
+            for name, known in ((_DEVICE, self.keys), (_HOST, self.host_keys))
+        )
+        return device, host
+
     def watch(self, blocks: Sequence[int], reader: str) -> None:  # noqa: B027 - nothing to do on the CPU
         """Let the engine read ``blocks`` in the order of its stream; on the CPU a reader is done when it was called."""
 
@@ -198,6 +218,11 @@ class Expectation(ABC):
 
     def _address(self, layer: Layer, block: int) -> int:
         return self.arena.base + block_start(layer, block)
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Return the seed of one rank's payloads; rank 0 has that of a process on its own."""
+    return seed if rank == 0 else derive_key(seed, _RANK, rank)
 
 
 def occupant_of(incoming: Bytes, mask: int, scales: Positions) -> Bytes:

@@ -64,6 +64,12 @@ def host_what(oracle: Expectation, mismatch: Mismatch) -> str:
 
 
 def _whose(oracle: Expectation, found: list[Origin]) -> str:
+    words = _place(oracle, found)
+    ranks = sorted({o.rank for o in found if o.rank is not None})
+    return f"{words}, as rank {spans(ranks)} has them" if words and ranks else words
+
+
+def _place(oracle: Expectation, found: list[Origin]) -> str:
     layout = oracle.arena.layout
     owners = [o.owner for o in found if o.owner is not None]
     if owners:

@@ -115,6 +115,7 @@ class HostTier:
 
     def _crc_or_kernel(self, indices: Pages) -> npt.NDArray[np.int64]:
         if self._kernels is None:
+            self._arena.synchronize()  # the processor looks now, not in the order of the stream
             return _crcs(self._memory, self._pages[indices])
         starts = (
             self._starts

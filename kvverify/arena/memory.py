@@ -139,9 +139,10 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True)
 class BorrowedMemory:
-    """Memory that belongs to a library: all of it can be touched."""
+    """Memory that belongs to a library: all of it can be touched, or only ``parts`` where other processes own the rest."""
 
     array: Bytes
+    parts: tuple[Window, ...] = ()
 
     @property
     def size(self) -> int:
@@ -150,18 +151,18 @@ class BorrowedMemory:
 
     @property
     def accessible_bytes(self) -> int:
-        """Bytes that can be touched: all."""
-        return len(self.array)
+        """Bytes inside the windows."""
+        return sum(stop - start for start, stop in self.windows)
 
     @property
     def inaccessible_bytes(self) -> int:
-        """Bytes that cannot be touched: none."""
-        return 0
+        """Bytes between the parts."""
+        return self.size - self.accessible_bytes
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """One window over everything."""
-        return ((0, len(self.array)),)
+        """The parts, or one window over everything."""
+        return self.parts or ((0, len(self.array)),)
 
     def read(self, start: int, stop: int) -> Bytes:
         """Return a copy of the bytes [start, stop)."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class Origin:
     """The place whose payload was found.
 
     ``owner`` is None for host bytes, guards and gaps. ``occupant`` says that it is not the payload itself but what lay there
-    in its place before a load.
+    in its place before a load. ``rank`` is set where another rank wrote it; ``key`` is then this rank's of the same step.
     """
 
     region: str
@@ -31,6 +32,7 @@ class Origin:
     writer: str
     owner: Owner | None
     occupant: bool = False
+    rank: int | None = None
 
 
 def find_origin(oracle: Expectation, data: Bytes, group: int = 0) -> Origin | None:
@@ -40,20 +42,29 @@ def find_origin(oracle: Expectation, data: Bytes, group: int = 0) -> Origin | No
     """
     if len(data) < MIN_RUN:
         return None
-    regions = (("device", oracle.arena.device, oracle.keys), ("host", oracle.arena.host_memory, oracle.host_keys))
-    for region, memory, keys in regions:
-        for key in keys:
-            position = _position_by_word(memory, key, data)
-            if position is None and len(data) < _SURE_RUN:
-                position = _position_by_search(memory, key, data)
-            if position is not None:
-                return _origin(oracle, region, position, key, group)
+    arena = oracle.arena
+    for rank, device_keys, host_keys in _keys_of_ranks(oracle):
+        for region, memory, keys in (("device", arena.device, device_keys), ("host", arena.host_memory, host_keys)):
+            for key, own in keys.items():
+                position = _position_by_word(memory, key, data)
+                if position is None and len(data) < _SURE_RUN:
+                    position = _position_by_search(memory, key, data)
+                if position is not None:
+                    return replace(_origin(oracle, region, position, own, group), rank=rank)
     for mask in oracle.masks:
         for key in oracle.keys:
             position = _position_by_word(oracle.arena.device, key, data ^ np.uint8(mask))
             if position is not None:
                 return _origin(oracle, "device", position, key, group, occupant=True)
     return None
+
+
+def _keys_of_ranks(oracle: Expectation) -> Iterator[tuple[int | None, dict[int, int], dict[int, int]]]:
+    """Yield this rank's keys, then those of every other, each with this rank's key of the same step."""
+    yield None, {key: key for key in oracle.keys}, {key: key for key in oracle.host_keys}
+    for rank in range(oracle.arena.world_size):
+        if rank != oracle.arena.rank:
+            yield rank, *oracle.foreign_keys(rank)
 
 
 def _position_by_word(memory: Memory, key: int, data: Bytes) -> int | None:

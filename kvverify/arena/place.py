@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from kvverify.arena.arena import Arena
@@ -22,9 +23,13 @@ class MemoryPlace(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class _Cpu:
+    rank: int = 0
+    world_size: int = 1
+
     def arena(self, layout: Layout, host_slots: int, blocks_per_slot: int) -> Arena:
-        return Arena(layout, host_slots, blocks_per_slot)
+        return Arena(layout, host_slots, blocks_per_slot, rank=self.rank, world_size=self.world_size)
 
     def oracle(self, arena: Arena) -> Expectation:
         return Oracle(arena)
@@ -39,7 +44,7 @@ def place_named(device: str, *, rank: int = 0, world_size: int = 1) -> MemoryPla
     ``records`` is the oracle of a GPU over memory of the CPU, for tests where there is no GPU.
     """
     if device == "cpu":
-        return ON_CPU
+        return _Cpu(rank, world_size)
     from kvverify.arena.device_place import DevicePlace
 
     return DevicePlace("cpu" if device == "records" else device, rank, world_size)

@@ -13,15 +13,20 @@ from kvverify.arena.stretch import Stretch
 from kvverify.layout.placement import Layout
 
 Pair = tuple[int | str, int | str]  # where the bytes came from, where they should have come from
-Relation = dict[str, Pair]  # by what differs: layer, block, head, token, field, byte, content; or outside, host, guard
+Relation = dict[str, Pair]  # by what differs: rank, layer, block, head, token, field, byte, content; or outside, host, guard
 _NOUNS = {"layer": "layer", "block": "block", "head": "head", "token": "token"}
 
 
 def relation_of(oracle: Expectation, stretch: Stretch) -> Relation:
     """Return what differs between the origin of a stretch and where its bytes should have come from."""
-    origin, owner = stretch.origin, stretch.owner
+    origin = stretch.origin
     if origin is None:
         raise ValueError(f"the stretch at {stretch.start} has no origin")
+    rank: Relation = {} if origin.rank is None else {"rank": (origin.rank, oracle.arena.rank)}
+    return {**rank, **_in_one_rank(oracle, stretch.owner, origin)}
+
+
+def _in_one_rank(oracle: Expectation, owner: Owner | None, origin: Origin) -> Relation:
     if origin.region == "host":
         slot, rest = divmod(origin.position - oracle.arena.host_base, oracle.arena.slot_stride)
         inside = 0 <= slot < oracle.arena.host_slots and rest < oracle.arena.slot_bytes
@@ -85,13 +90,22 @@ def describe(oracle: Expectation, stretches: list[Stretch]) -> str:
     relations = [relation_of(oracle, s) for s in stretches]
     names = relations[0].keys()
     pairs = {name: sorted({r[name] for r in relations}, key=str) for name in names}
+    ranks = pairs.pop("rank", [])
+    if not ranks:
+        return _described(oracle, stretches, pairs)
+    whose = f"rank {_either(r for r, _ in ranks)}'s (expected: rank {oracle.arena.rank}'s)"
+    return f"{whose}: {_described(oracle, stretches, pairs)}" if pairs else whose
+
+
+def _described(oracle: Expectation, stretches: list[Stretch], pairs: dict[str, list[Pair]]) -> str:
+    names = pairs.keys()
     if "host" in names or "host guard" in names:
         return _from_host(pairs, guard="host guard" in names)
     if "guard" in names:
         return "what lies in a gap or guard of the buffer"
     if "outside" in names:
         return _of_owners([s.origin.owner for s in stretches if s.origin and s.origin.owner], oracle.arena.layout)
-    shift = _constant_shift(oracle, stretches) if {"token", "head", "byte"} & names and len(relations) > 1 else 0
+    shift = _constant_shift(oracle, stretches) if {"token", "head", "byte"} & names and len(stretches) > 1 else 0
     if shift and any(not _uniform(pairs[n]) for n in ("token", "head", "byte") if n in pairs):
         kept = [_part(n, p) for n, p in pairs.items() if n in ("layer", "block", "content")]
         return ", ".join([*kept, f"{_shifted(shift)} (the same shift everywhere)"])

@@ -62,6 +62,13 @@ _LISTS = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)  #
 _ATTRIBUTES = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)  # attributes, index of the first copy of each, count
 
 
+def cuda_driver_version(driver: ctypes.CDLL | None = None) -> int:
+    """Return the version of CUDA that the driver is of, such as 13000 for 13.0."""
+    version = ctypes.c_int()
+    (driver or ctypes.CDLL("libcuda.so.1")).cuDriverGetVersion(ctypes.byref(version))
+    return version.value
+
+
 class CudaBatch:
     """``cuMemcpyBatchAsync``, in the form of CUDA 13 where the driver has it, else in that of CUDA 12.8.
 
@@ -75,9 +82,8 @@ class CudaBatch:
 
     def __init__(self, driver: ctypes.CDLL) -> None:
         self._driver = driver
-        version = ctypes.c_int()
-        driver.cuDriverGetVersion(ctypes.byref(version))
-        self.version = f"{version.value // 1000}.{version.value % 1000 // 10}"
+        version = cuda_driver_version(driver)
+        self.version = f"{version // 1000}.{version % 1000 // 10}"
         self.name = next((n for n in ("cuMemcpyBatchAsync_v2", "cuMemcpyBatchAsync") if hasattr(driver, n)), "")
         if not self.name:
             raise EnvironmentProblem(

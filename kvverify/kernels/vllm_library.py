@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from kvverify.errors import EnvironmentProblem
+from kvverify.kernels.memcpy_driver import cuda_driver_version
 from kvverify.kernels.provenance import file_digests, library_version
 
 KNOWN_VERSIONS = ("0.26", "0.32")
@@ -111,7 +112,7 @@ def batch_call() -> str:
     """Name the call that vLLM's batched copies end in: known versions look it up in the driver, on any stream but the default."""
     if torch.version.hip is not None:
         return f"hipMemcpyBatchAsync from HIP 7.1 on, else hipMemcpyAsync in a loop (HIP {torch.version.hip})"
-    driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]  # CUDA builds have it
+    driver = cuda_driver_version()
     return "cuMemcpyBatchAsync" if driver >= _BATCH_DRIVER else f"cudaMemcpyAsync in a loop (driver API {driver})"
 
 

@@ -106,12 +106,27 @@ class _Pending:
                 return True
 
 
+def _nobody() -> None:
+    """Meet no other rank."""
+
+
 class Session:
-    """One kernel instance with its arena; programs of the same shape run in it one after the other."""
+    """One kernel instance with its arena; programs of the same shape run in it one after the other.
+
+    ``meet`` waits for the other ranks where the engine's memory is spread over several processes. They may share host memory, so
+    no rank compares or overwrites any while a copy of another is under way.
+    """
 
     def __init__(
-        self, kernel: CopyKernel, layout: Layout, host_slots: int, blocks_per_slot: int, memory: MemoryPlace = ON_CPU
+        self,
+        kernel: CopyKernel,
+        layout: Layout,
+        host_slots: int,
+        blocks_per_slot: int,
+        memory: MemoryPlace = ON_CPU,
+        meet: Callable[[], None] = _nobody,
     ) -> None:
+        self.meet = meet
         self.kernel = kernel
         self.layout = layout
         self.arena = memory.arena(layout, host_slots, blocks_per_slot)
@@ -134,6 +149,7 @@ class Session:
         with self.arena.current():
             self.oracle.reset(program.seed)
             self.oracle.compared_bytes = 0
+            self.meet()
             for number, step in enumerate((*program.steps, Check())):
                 progress(number)
                 outcome = run.step(number, step)
@@ -155,6 +171,7 @@ class Session:
             outcome: that of the last program, which went well; returned where closing changes no byte.
         """
         self.close()
+        self.meet()
         with self.arena.current():
             mismatch = self.oracle.check()
         if mismatch is None:
@@ -220,8 +237,12 @@ class _Run:
             if self.pending.hinders(step, ordered=session.ordered, on_stream=session.arena.stream is not None):
                 session._call("wait", session.kernel.wait)
                 self.pending = _Pending()
+                session.meet()
             if not self.loaded.isdisjoint(_overwritten(step)):
-                # what a load brought is looked at before anybody writes over it
+                # what a load brought is looked at before anybody writes over it, when all copies are complete
+                if not session.ordered:
+                    session._call("wait", session.kernel.wait)
+                    self.pending = _Pending()
                 outcome = self._checked()
                 if outcome.failed:
                     return outcome
@@ -316,6 +337,13 @@ class _Run:
             self.stored.update(slots)
 
     def _checked(self) -> Outcome:
+        self.session.meet()
+        outcome = self._compared()
+        if not outcome.failed:
+            self.session.meet()
+        return outcome
+
+    def _compared(self) -> Outcome:
         mismatch = self.session.oracle.check()
         reader = self.session.oracle.misread()
         if reader is not None:
