@@ -6,7 +6,8 @@
     nox -s tests                                        kvverify's own tests
 
 Sessions that need torch, LMCache and vLLM share one environment, .nox/stacks, built once from requirements/. On a machine whose
-interpreter already has a GPU build of torch, `roundtrip` uses that very interpreter instead and installs nothing into it.
+interpreter already has a GPU build of torch, `roundtrip` uses that very interpreter instead, installs nothing into it, and verifies the
+kernels that copy from and to the GPU: it adds --device cuda, which is a GPU under ROCm too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import nox
 HERE = Path(__file__).parent.resolve()
 sys.path.insert(0, str(HERE))  # the parts of kvverify used here need only the standard library
 
-from kvverify.events import verdict_of  # noqa: E402
+from kvverify.events import Event, RunStarted, verdict_of  # noqa: E402
 from kvverify.report.executed import executed_tests, nothing_done  # noqa: E402
 from kvverify.report.log import read_events  # noqa: E402
 
@@ -58,11 +59,10 @@ def roundtrip(session: nox.Session) -> None:
     python, env = (sys.executable, side_folder(session)) if gpu else (stacks_python(session), QUIET)
     run, arguments = campaign(list(session.posargs), gpu=bool(gpu))
     session.run(python, "-m", "kvverify", "roundtrip", *arguments, env=env, external=True)
-    junit = Path(run) / "fuzz.xml"
-    fuzz_env = {**env, "KVVERIFY_FUZZ_ARGUMENTS": json.dumps(arguments)}
-    session.run(python, "-m", "pytest", "fuzz", "-q", f"--junitxml={junit}", env=fuzz_env, external=True)
-    log = Path(run) / "events.ndjson"
+    log, junit = Path(run) / "events.ndjson", Path(run) / "fuzz.xml"
     events = read_events(log) if log.is_file() else []
+    fuzz_env = {**env, "KVVERIFY_FUZZ_ARGUMENTS": json.dumps(fuzz_arguments(arguments, events))}
+    session.run(python, "-m", "pytest", "fuzz", "-q", f"--junitxml={junit}", env=fuzz_env, external=True)
     tests = executed_tests(junit)
     if reasons := nothing_done(events, tests, gpu=bool(gpu)):
         session.error(f"not a pass: {'; '.join(reasons)}")
@@ -154,10 +154,22 @@ def campaign(arguments: list[str], *, gpu: bool) -> tuple[str, list[str]]:
         return resumed, arguments  # the run knows its own options
     run = _value(arguments, "--out") or f"runs/{time.strftime('%Y%m%dT%H%M%S')}-nox"
     defaults = {"--out": ["--out", run], "--profile": ["--profile", "ci"]}
-    if not gpu:  # a GPU host has what it has; here all of them are installed, and a missing one is a failure
+    if gpu:  # such a host has what it has: all kernels are tried, and those that cannot run here are left out
+        defaults["--device"] = ["--device", "cuda"]
+    else:  # here all of them are installed, and a missing one is a failure
         defaults["--kernel"] = ALL_CPU_KERNELS
     missing = [words for option, words in defaults.items() if not _has(arguments, option)]
     return run, [*itertools.chain(*missing), *arguments]
+
+
+def fuzz_arguments(arguments: list[str], events: list[Event]) -> list[str]:
+    """Return what the property tests of fuzz/ are told: the campaign's arguments, of a resumed run those that its log holds."""
+    start = next((e for e in events if isinstance(e, RunStarted)), None)
+    if start is None or not _has(arguments, "--resume"):
+        return arguments
+    named = start.options.get("kernels", []) if start.options.get("named") else []
+    kernels = [word for kernel in named for word in ("--kernel", kernel)]
+    return ["--device", start.options.get("device", "cpu"), *kernels]
 
 
 def gpu_build() -> str:

@@ -2,6 +2,7 @@
 
     pytest fuzz                                     the kernels that run on this machine
     pytest fuzz --kernel my_kernel.py:MyKernel      a kernel of your own; repeatable
+    pytest fuzz --device cuda                       the engine's memory on a GPU, also under ROCm
 
 ``nox -s roundtrip -- ...`` hands its campaign arguments on in KVVERIFY_FUZZ_ARGUMENTS (a JSON list).
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from kvverify.kernels.registry import resolve
+from kvverify.kernels.registry import DEVICES, names, resolve
 from kvverify.layout.document import to_document
 from kvverify.layout.place import place
 from kvverify.layout.pool import campaign_pool
@@ -27,8 +28,6 @@ from kvverify.roundtrip.child import Child, Unavailable
 from kvverify.roundtrip.executor import Outcome
 from kvverify.roundtrip.program import Program
 from kvverify.roundtrip.strategies import Shape
-
-DEFAULT_KERNELS = ("torch", "lmcache", "lmcache-block", "vllm-triton")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +52,34 @@ class Bench:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--kernel``."""
+    """Add ``--kernel`` and ``--device``."""
     parser.addoption("--kernel", action="append", default=[], metavar="SPEC", help="kernel to test; repeatable")
+    parser.addoption("--device", choices=DEVICES, help="where the engine's memory lies; cpu if not given")
 
 
 def named_kernels(config: pytest.Config) -> list[str]:
     """Kernels that the user asked for, here or on the command line of the session."""
-    words: list[str] = json.loads(os.environ.get("KVVERIFY_FUZZ_ARGUMENTS", "[]"))
-    handed: list[str] = [after for word, after in itertools.pairwise(words) if word == "--kernel"]
-    handed += [word.partition("=")[2] for word in words if word.startswith("--kernel=")]
     given: list[str] = config.getoption("--kernel")
-    return list(dict.fromkeys([*given, *handed]))
+    return list(dict.fromkeys([*given, *_handed("--kernel")]))
+
+
+def device(config: pytest.Config) -> str:
+    """Where the engine's memory lies, as said here or on the command line of the session."""
+    given: str | None = config.getoption("--device")
+    return given or next(reversed(_handed("--device")), "cpu")
+
+
+def _handed(option: str) -> list[str]:
+    """Values of ``option`` on the command line of the session, in order."""
+    words: list[str] = json.loads(os.environ.get("KVVERIFY_FUZZ_ARGUMENTS", "[]"))
+    joined = [word.split("=", 1) if word.startswith(f"{option}=") else [word] for word in words]
+    return [after for word, after in itertools.pairwise(itertools.chain(*joined)) if word == option]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One round of tests per kernel, and one test per layout where a test wants layouts."""
     if "bench" in metafunc.fixturenames:
-        kernels = named_kernels(metafunc.config) or list(DEFAULT_KERNELS)
+        kernels = named_kernels(metafunc.config) or names(device(metafunc.config))
         metafunc.parametrize("bench", kernels, indirect=True, scope="session")
     if "recipe" in metafunc.fixturenames and not any(metafunc.definition.iter_markers("parametrize")):
         chosen = campaign_pool()[:24]
@@ -80,7 +90,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """The kernel named by the parameter; one that nobody asked for by name may be missing here."""
     spec: Any = request.param
-    with Child(resolve(spec)) as child:
+    with Child(resolve(spec, device(request.config))) as child:
         try:
             child.start()
         except Unavailable as error:

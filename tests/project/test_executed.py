@@ -54,6 +54,13 @@ def test_one_kernel_on_the_gpu_is_enough() -> None:
     assert nothing_done(events, 1, gpu=True) == []
 
 
+def test_the_name_of_the_gpu_is_no_other_device() -> None:
+    probed = KernelProbed(kernel="memcpy-batch", available=True, provenance={"device": "AMD Instinct MI355X"})
+    events: list[Event] = [started("cuda"), probed, batch("memcpy-batch")]
+    assert kernel_devices(events) == {"memcpy-batch": "cuda"}
+    assert nothing_done(events, 1, gpu=True) == []
+
+
 def test_a_gpu_kernel_that_was_only_found_does_not_count() -> None:
     probed = KernelProbed(kernel="torch", available=True, provenance={"device": "cuda"})
     assert nothing_done([started("cuda"), probed, batch("torch", sequences=0)], 1, gpu=True) == [

@@ -111,6 +111,15 @@ def test_a_visible_gpu_that_no_kernel_used_fails(torch: ModuleType, checkout: Pa
     assert packages(checkout / ".nox" / "side") <= {"kvverify", "bin"}
 
 
+def test_a_gpu_that_torch_cannot_use_ends_before_the_run(torch: ModuleType, checkout: Path, stubs: Path) -> None:
+    (stubs / "torch").mkdir()
+    (stubs / "torch" / "__init__.py").write_text(PRETENDING_TORCH)
+    ended = run_nox(checkout, Path(sys.executable), stubs, "--kernel", "torch", "--out", "runs/here")
+    assert ended.returncode != 0
+    assert "kvverify: --device cuda: " in ended.stdout  # which nobody wrote: the session adds it
+    assert not (checkout / "runs").exists()
+
+
 def test_only_what_is_missing_is_installed_and_only_beside_the_interpreter(
     checkout: Path, stubs: Path, tmp_path: Path
 ) -> None:

@@ -24,7 +24,8 @@ from kvverify.report.folder import RunFolder
 from kvverify.report.html import render_html
 from kvverify.report.junit import junit_xml
 from kvverify.report.markdown import render_markdown
-from kvverify.report.summary import summarise
+from kvverify.report.summary import Summary, summarise
+from kvverify.roundtrip.record import run_record
 from tests.report.golden import (
     GOLDEN,
     HEADLINE,
@@ -67,8 +68,12 @@ class Page(HTMLParser):
 
 
 def console(events: list[Event], report: Path | None = None) -> str:
+    return console_of(summarise(events), report)
+
+
+def console_of(summary: Summary, report: Path | None = None) -> str:
     stream = io.StringIO()
-    print_summary(summarise(events), RUN, report, file=stream)
+    print_summary(summary, RUN, report, file=stream)
     return stream.getvalue()
 
 
@@ -236,6 +241,47 @@ def test_pages_hold_what_they_must(render: Any) -> None:
         assert needed in text, needed
 
 
+GPU = {
+    "name": "AMD Instinct MI355X",
+    "architecture": "gfx950",
+    "count": 8,
+    "torch": "2.9.1",
+    "torch_version_hip": "7.1",
+    "driver": "6.16",
+}
+GPU_LINE = "AMD Instinct MI355X, gfx950, 8 visible, torch 2.9.1 for ROCm 7.1, driver 6.16"
+
+
+def on_gpu() -> list[Event]:
+    """A clean run of one kernel on a GPU; another was not there."""
+    begun = replace(started(), options={"device": "cuda"})
+    seen = replace(probed("memcpy-batch"), provenance={"library": "HIP", "device": GPU["name"], "gpu": GPU})
+    return [begun, seen, campaign("memcpy-batch"), batch("memcpy-batch"), finished()]
+
+
+@pytest.mark.parametrize("render", [render_html, render_markdown, lambda summary, _run: console_of(summary)])
+def test_every_report_says_which_gpu_it_was(render: Any) -> None:
+    text = render(summarise(on_gpu()), RUN)
+    assert text.count(GPU_LINE) == 1
+    assert "GPU" not in render(summarise(PASSING), RUN)
+
+
+def test_the_device_stands_beside_each_kernel() -> None:
+    assert '<th scope="row">memcpy-batch</th><td>cuda</td>' in render_html(summarise(on_gpu()), RUN)
+    assert "| memcpy-batch | cuda | HIP |" in render_markdown(summarise(on_gpu()), RUN)
+    assert "| torch | cpu | lmcache 0.5.6 |" in render_markdown(summarise(PASSING), RUN)
+    assert "| vllm-triton | – |" in render_markdown(summarise(GOLDEN), RUN)
+    assert summary_json(summarise(on_gpu()), RUN)["gpu"] == GPU
+    assert summary_json(summarise(PASSING), RUN)["gpu"] is None
+
+
+def test_run_json_holds_the_gpu() -> None:
+    record = run_record(on_gpu(), {}, {})
+    assert record["gpu"] == GPU
+    assert record["kernels"]["memcpy-batch"]["library"] == "HIP"
+    assert "gpu" not in run_record(PASSING, {}, {})
+
+
 @pytest.mark.parametrize("events", [[], [started()], PASSING, [finished()], MIDDLE])
 def test_any_log_can_be_rendered(events: list[Event]) -> None:
     summary = summarise(events)
@@ -250,7 +296,14 @@ def hostile_run() -> list[Event]:
     )
     odd_batch = replace(batch(HOSTILE, HOSTILE), formats={HOSTILE: 1}, steps={HOSTILE: 1}, lengths={HOSTILE: 1})
     odd_campaign = replace(campaign(HOSTILE), layouts={HOSTILE: [HOSTILE]}, refused={HOSTILE: HOSTILE}, notes=[HOSTILE])
-    odd_probe = replace(probed(HOSTILE), provenance={HOSTILE: HOSTILE, "library": HOSTILE})
+    odd_probe = replace(
+        probed(HOSTILE),
+        provenance={
+            HOSTILE: HOSTILE,
+            "library": HOSTILE,
+            "gpu": {"name": HOSTILE, "runtime": 7, "memory_bytes": HOSTILE},
+        },
+    )
     odd_fault = fault("n/a", HOSTILE, HOSTILE, reason=HOSTILE)
     odd_start = replace(started(command=HOSTILE), version=HOSTILE, options={HOSTILE: HOSTILE})
     return [odd_start, odd_probe, probed(HOSTILE, HOSTILE), odd_campaign, odd_batch, bad, odd_fault, finished()]
