@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from kvverify.arena.geometry import block_start, content_runs, padding_runs
 from kvverify.arena.memory import (
     PAGE,
-    PAGE,
     BorrowedMemory,
     Bytes,
     Mapping,

@@ -15,9 +15,9 @@ from kvverify.arena.payload import Words, cut_out, word_rows
 
 ZERO_BYTES = 512  # a cell of the widest common format, all zero
 _ZERO_WORDS = ZERO_BYTES // 8
-_ZERO_BELOW = np.uint64(1 << 57)  # one stretch in 2^7
+_ZERO_BELOW = np.uint32(1 << 25)  # one stretch in 2^7
 _SPECIAL_BELOW = np.uint64(1 << 58)  # one word in 2^6
-STEP = np.uint64(0xD1B54A32D192ED03)
+STEP = np.uint32(0xD1B54A33)
 
 SPECIAL: Words = np.array(
     [
@@ -58,9 +58,9 @@ def contents(keys: npt.ArrayLike, starts: npt.ArrayLike, length: int) -> Bytes:
 def _put_zeros(words: Words, keys: Words, first_words: npt.NDArray[np.int64]) -> None:
     stretches = words.shape[1] // _ZERO_WORDS + 2
     first = first_words // _ZERO_WORDS
-    number = first[:, None].astype(np.uint64) + np.arange(stretches, dtype=np.uint64)
-    # a Weyl sequence: evenly spread, which is all that is wanted here
-    found = np.flatnonzero(number * STEP + keys.reshape(-1, 1) < _ZERO_BELOW)
+    number = first[:, None].astype(np.uint32) + np.arange(stretches, dtype=np.uint32)
+    # a Weyl sequence of 32 bits: evenly spread, which is all that is wanted here, and cheap on a GPU
+    found = np.flatnonzero(number * STEP + keys.astype(np.uint32).reshape(-1, 1) < _ZERO_BELOW)
     for row, stretch in (divmod(place, stretches) for place in found.tolist()):
         start = (int(first[row]) + stretch) * _ZERO_WORDS - int(first_words[row])
         words[row, max(0, start) : max(0, start + _ZERO_WORDS)] = 0

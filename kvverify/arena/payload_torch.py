@@ -83,7 +83,7 @@ def _bytes(positions: torch.Tensor, keys: torch.Tensor, special: torch.Tensor) -
     word = _mixed((index + 1) * _signed(GOLDEN)) ^ keys
     odd = _logical(word, 58) == 0
     rich = torch.where(odd, special[torch.where(odd, word & 15, 0)], word)
-    rich = torch.where(_logical((index >> 6) * _signed(int(STEP)) + keys, 57) == 0, 0, rich)
+    rich = torch.where(((((index >> 6) * int(STEP) + keys) & 0xFFFFFFFF) >> 25) == 0, 0, rich)
     word = torch.where(keys == special[16], word, rich)
     return ((word >> ((positions & 7) * 8)) & 0xFF).to(torch.uint8)
 

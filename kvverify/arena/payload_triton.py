@@ -32,13 +32,16 @@ def _mixed(x):
 
 
 @triton.jit
-def _word(index, key, base_key, special):
-    """Word ``index`` of the allocation under ``key``: plain under the key of the reset, else with special values and zeros."""
-    word = _mixed((index + 1) * _GOLDEN) ^ key
+def _word(weyl, stretch, key, base_key, special):
+    """The word at an index of the allocation under ``key``: plain under the key of the reset, else with special values and zeros.
+
+    ``weyl`` is (index + 1) * GOLDEN, ``stretch`` uint32 the number of its stretch of 64 words; 32 bits are enough there, and cheaper.
+    """
+    word = _mixed(weyl) ^ key
     if key != base_key:
         odd = (word >> 58) == 0
         word = tl.where(odd, tl.load(special + (word & 15), mask=odd, other=0).to(tl.uint64, bitcast=True), word)
-        word = tl.where((((index >> 6) * _STEP + key) >> 57) == 0, 0, word)
+        word = tl.where(((stretch * _STEP + key.to(tl.uint32)) >> 25) == 0, 0, word)
     return word
 
 
@@ -82,10 +85,14 @@ def _expected(start, moved, key, base_key, special, UNIT: tl.constexpr, SIZE: tl
     """The units from position ``start`` on, as they were first written ``moved`` bytes away."""
     lane = tl.arange(0, SIZE)
     if UNIT == 8:
-        units = _word(((start + moved) // 8 + lane).to(tl.uint64), key, base_key, special)
+        first = ((start + moved) // 8).to(tl.uint64)
+        weyl = (first + 1) * _GOLDEN + lane.to(tl.uint64) * _GOLDEN
+        stretch = (first >> 6).to(tl.uint32) + (((first & 63).to(tl.uint32) + lane.to(tl.uint32)) >> 6)
+        units = _word(weyl, stretch, key, base_key, special)
     else:
         position = start + moved + lane
-        word = _word((position // 8).to(tl.uint64), key, base_key, special)
+        index = (position // 8).to(tl.uint64)
+        word = _word((index + 1) * _GOLDEN, (index >> 6).to(tl.uint32), key, base_key, special)
         units = (word >> ((position & 7) * 8).to(tl.uint64)).to(tl.uint8)
     return units
 

@@ -13,7 +13,9 @@ from kvverify.arena.stretch import Stretch
 from kvverify.layout.placement import Layout
 
 Pair = tuple[int | str, int | str]  # where the bytes came from, where they should have come from
-Relation = dict[str, Pair]  # by what differs: rank, layer, block, head, token, field, byte, content; or outside, host, guard
+Relation = dict[
+    str, Pair
+]  # by what differs: rank, layer, block, head, token, field, byte, content; or outside, host, guard
 _NOUNS = {"layer": "layer", "block": "block", "head": "head", "token": "token"}
 
 

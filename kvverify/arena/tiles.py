@@ -60,12 +60,13 @@ def tiles_of(extents: Iterable[Extent], kinds: list[Groups], *, unit: int = 0) -
     """Cut ``extents`` into tiles, one entry a launch; ``unit`` 1 asks for bytes even where words would do."""
     launches: dict[tuple[int, int, int], list[tuple[int, int, int, int]]] = {}
     for extent in extents:
-        step = unit or _unit(extent)
-        tile = next((t for t in _TILE_BYTES if t >= extent.length), _TILE_BYTES[-1])
-        kind = kinds.index(extent.content)
-        for first in range(0, extent.length, tile):
-            entry = (extent.start + first, extent.stride, min(tile, extent.length - first), kind)
-            launches.setdefault((step, tile, extent.count), []).append(entry)
+        step, kind = unit or _unit(extent), kinds.index(extent.content)
+        for first in range(0, extent.length, _TILE_BYTES[-1]):
+            length = min(_TILE_BYTES[-1], extent.length - first)
+            tile = next(t for t in _TILE_BYTES if t >= length)  # idle lanes cost as much as busy ones
+            launches.setdefault((step, tile, extent.count), []).append(
+                (extent.start + first, extent.stride, length, kind)
+            )
     return tuple(_table(key, entries) for key, entries in launches.items())
 
 
