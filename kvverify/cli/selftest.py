@@ -56,7 +56,7 @@ def command(context: click.Context, /, **given: Any) -> int:
     options = {
         "kernels": _specs(given["kernels"], given["device"]),
         "device": given["device"],
-        "faults": [fault.id for fault in _named(given["faults"])],
+        "faults": [fault.id for fault in _named(given["faults"], given["device"])],
         "given": bool(given["kernels"]),
         "seed": secrets.randbits(32) if given["seed"] is None else given["seed"],
     }
@@ -73,11 +73,11 @@ def _specs(kernels: Sequence[str], device: str) -> list[str]:
     return specs
 
 
-def _named(faults: Sequence[str]) -> tuple[Fault, ...]:
+def _named(faults: Sequence[str], device: str) -> tuple[Fault, ...]:
     from kvverify.faults.catalogue import fault_named
     from kvverify.roundtrip.selftest import plantable
 
-    return tuple(dict.fromkeys(fault_named(name) for name in faults)) if faults else plantable()
+    return tuple(dict.fromkeys(fault_named(name) for name in faults)) if faults else plantable(device)
 
 
 def _options_of(events: Sequence[Event], where: Path) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _plan(options: dict[str, Any], folder: RunFolder, earlier: Sequence[Event]) 
 
     return SelfTest(
         sources=tuple(resolve(spec, options["device"]) for spec in options["kernels"]),
-        faults=_named(options["faults"]),
+        faults=_named(options["faults"], options["device"]),
         seed=options["seed"],
         given=options["given"],
         logs=folder.path,

@@ -80,9 +80,9 @@ def default_kernels(device: str) -> tuple[str, ...]:
     return DEFAULT_KERNELS if device == "cpu" else tuple(names(device))
 
 
-def plantable() -> tuple[Fault, ...]:
-    """Return the faults that a copy kernel of this process can carry."""
-    return tuple(fault for fault in catalogue() if not fault.elsewhere)
+def plantable(device: str = "cpu") -> tuple[Fault, ...]:
+    """Return the faults that a copy kernel on ``device`` can carry."""
+    return tuple(fault for fault in catalogue() if not fault.out_of_reach(device))
 
 
 def selftest(plan: SelfTest, emit: Emit, save_failure: SaveFailure, left_out: LeftOut) -> None:
@@ -191,8 +191,8 @@ class _Lane:
 
     def _plant(self, fault: Fault) -> FaultPlanted:
         name = self._source.name
-        if fault.elsewhere:
-            return FaultPlanted(fault=fault.id, name=fault.name, kernel=name, outcome="n/a", reason=fault.elsewhere)
+        if reason := fault.out_of_reach(self._source.device):
+            return FaultPlanted(fault=fault.id, name=fault.name, kernel=name, outcome="n/a", reason=reason)
         self._child.fault = fault.id
         began, examples = time.monotonic(), 0
         other: Outcome | None = None  # a failure that no comparison found, such as an exception
@@ -262,9 +262,11 @@ class _Lane:
 
     def _notes(self) -> list[str]:
         """Say once what no copy kernel can show, unless the user chose the faults."""
-        if self._source != self._plan.sources[0] or self._plan.faults != plantable():
+        device = self._source.device
+        if self._source != self._plan.sources[0] or self._plan.faults != plantable(device):
             return []
-        return [f"fault {f.id} {f.name} was not planted: {f.elsewhere}" for f in catalogue() if f.elsewhere]
+        missing = ((f, f.out_of_reach(device)) for f in catalogue())
+        return [f"fault {f.id} {f.name} was not planted: {reason}" for f, reason in missing if reason]
 
     def _control_batch(self, number: int, target: _Target) -> None:
         shape = shape_for(target.layout, target.answer or self._traits)
