@@ -28,12 +28,14 @@ def command(failure_file: Path, kernel: str | None, time_limit: float, as_json: 
     from kvverify.events import EXIT_CODES, Verdict
     from kvverify.kernels.registry import resolve
     from kvverify.roundtrip.campaign import program_lines
-    from kvverify.roundtrip.child import Child
     from kvverify.roundtrip.failure import read_failure
+    from kvverify.roundtrip.ranks import check_ranks, runner
 
     failure = read_failure(failure_file)
     source = resolve(kernel or failure.kernel, failure.device)
-    with Child(source, fault="" if kernel else failure.fault, time_limit=time_limit) as child:
+    check_ranks(failure.ranks, failure.device)
+    fault = "" if kernel else failure.fault
+    with runner(source, ranks=failure.ranks, fault=fault, time_limit=time_limit) as child:
         outcome = child.run(failure.recipe, failure.program, explain=True)
     if outcome.kind == "refused":
         raise UsageError(f"replay {failure_file}: {source.name} does not take this layout: {outcome.headline}")

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
     help="Use this layout: what `kvverify layout --json` printed.",
 )
 @click.option("--kv-cache-dtype", metavar="D", help="Only layouts of this KV dtype; with --model the model's.")
-@click.option("--tp", type=click.IntRange(min=1), default=1, metavar="N", help="With --model: tensor-parallel size.")
+@click.option(
+    "--tp",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --model: tensor-parallel size; that of --ranks if not given.",
+)
 @click.option("--block-size", type=click.IntRange(min=1), metavar="N", help="With --model: tokens per block.")
 @click.option(
     "--device",
@@ -41,6 +46,14 @@ if TYPE_CHECKING:
     default="cpu",
     show_default=True,
     help="Where the engine's memory lies; cuda is a GPU, also under ROCm.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Run each sequence in N processes at once, a GPU each, with the heads of its rank each.",
 )
 @click.option(
     "--examples", type=click.IntRange(min=0), metavar="N", help="Sequences per kernel (an eighth for slow ones)."
@@ -92,6 +105,7 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
 
     from kvverify.roundtrip.campaign import PROFILES
     from kvverify.roundtrip.options import RoundtripOptions, profile_named, seconds_of
+    from kvverify.roundtrip.ranks import check_ranks
 
     if given["examples"] is not None and given["budget"] is not None:
         raise UsageError("--examples and --budget: give one of them; each alone says when to stop")
@@ -105,10 +119,12 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
     if given["plant"]:
         from kvverify.faults.catalogue import plantable_named
 
-        plantable_named(given["plant"])
+        plantable_named(given["plant"], given["device"])
+    check_ranks(given["ranks"], given["device"])
     return RoundtripOptions(
         kernels=_kernels(given["kernels"], given["device"]),
         device=given["device"],
+        ranks=given["ranks"],
         named=bool(given["kernels"]),
         recipes=_recipes(given),
         profile=profile.name,
@@ -142,7 +158,11 @@ def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         return (to_document(load_layout_file(given["layout_file"])),)
     if given["model"] is not None:
         model = load_model(given["model"])
-        return (to_document(recipe_for(model, dtype or "auto", tp=given["tp"], block_size=given["block_size"])),)
+        return (
+            to_document(
+                recipe_for(model, dtype or "auto", tp=given["tp"] or given["ranks"], block_size=given["block_size"])
+            ),
+        )
     return tuple(to_document(r) for r in (filter_pool(dtype) if dtype is not None else campaign_pool()))
 
 

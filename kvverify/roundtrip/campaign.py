@@ -21,10 +21,11 @@ from kvverify.layout.document import to_document
 from kvverify.layout.place import place
 from kvverify.layout.placement import Layout
 from kvverify.layout.recipe import Recipe
-from kvverify.roundtrip.child import Child, Unavailable
+from kvverify.roundtrip.child import Unavailable
 from kvverify.roundtrip.failure import FailureFile, failure_document
 from kvverify.roundtrip.hunt import Batch, hunt
 from kvverify.roundtrip.program import Program
+from kvverify.roundtrip.ranks import Runner, runner
 from kvverify.roundtrip.strategies import Shape
 
 Emit = Callable[[Event], None]
@@ -70,7 +71,7 @@ class Lane:
     """One kernel's campaign: its child, its layouts and how far it is."""
 
     source: KernelSource
-    child: Child
+    child: Runner
     targets: list[Target] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
     next_batch: int = 0
@@ -100,6 +101,7 @@ class Plan:
     time_limit: float = 20.0
     logs: Path | None = None
     forking: bool = True
+    ranks: int = 1  # processes that execute each program, on a GPU each
 
 
 class Campaign:
@@ -126,8 +128,13 @@ class Campaign:
 
     def _open(self, source: KernelSource) -> None:
         log = self.plan.logs / f"{_safe(source.name)}.log" if self.plan.logs else None
-        child = Child(
-            source, fault=self.plan.fault, time_limit=self.plan.time_limit, log=log, forking=self.plan.forking
+        child = runner(
+            source,
+            ranks=self.plan.ranks,
+            fault=self.plan.fault,
+            time_limit=self.plan.time_limit,
+            log=log,
+            forking=self.plan.forking,
         )
         lane = Lane(source, child)
         self._lanes.append(lane)
@@ -177,6 +184,10 @@ class Campaign:
             notes.append("host side not checked: the library owns its tier and does not hand it out")
         if self.plan.fault:
             notes.append(f"planted fault {self.plan.fault}")
+        if self.plan.ranks > 1:
+            notes.append(
+                f"{self.plan.ranks} ranks, a process each, that execute the same programs; bytes are those of all"
+            )
         return notes
 
     def _recall(self, lane: Lane) -> None:
@@ -242,7 +253,15 @@ class Campaign:
         if batch.found is None:
             return
         program, outcome = batch.found.program, batch.found.outcome
-        failure = FailureFile(lane.source.spec, self.plan.fault, target.recipe, program, outcome, lane.source.device)
+        failure = FailureFile(
+            lane.source.spec,
+            self.plan.fault,
+            target.recipe,
+            program,
+            outcome,
+            lane.source.device,
+            self.plan.ranks,
+        )
         document = failure_document(
             failure, seed=self.plan.seed, batch=number, provenance=lane.provenance, time_limit=self.plan.time_limit
         )

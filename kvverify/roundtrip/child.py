@@ -43,6 +43,7 @@ class Child:
         time_limit: seconds that one program may take.
         log: file for what libraries print; None discards it.
         forking: keep the imported libraries and fork a worker again after a crash; off where a GPU context forbids it.
+        group: environment variables that make it one rank of several, as torchrun sets them; empty for a process on its own.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class Child:
         time_limit: float = 20.0,
         log: Path | None = None,
         forking: bool = True,
+        group: Mapping[str, str] | None = None,
     ) -> None:
         self.source = source
         self.fault = fault
         self.time_limit = time_limit
         self._log = log
-        self._forking = forking and source.device != "cuda"
+        self._group = dict(group or {})
+        self._forking = forking and source.device != "cuda" and not self._group
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._replies = -1
         self._worker = 0
@@ -75,13 +78,18 @@ class Child:
     ) -> None:
         self.close()
 
+    @property
+    def alive(self) -> bool:
+        """Does the process run?"""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start the process and import the kernel; does nothing while one runs.
 
         Raises:
             Unavailable: the kernel's libraries are missing or refuse to work here.
         """
-        if self._process is not None and self._process.poll() is None:
+        if self.alive:
             return
         with tempfile.TemporaryFile() as shared:
             shared.truncate(_PROGRESS_BYTES)
@@ -106,12 +114,17 @@ class Child:
         ]
         with (self._log or Path(os.devnull)).open("ab") as output:
             self._process = subprocess.Popen(
-                [*command, "fork" if self._forking else "plain", self.source.device],
+                [
+                    *command,
+                    "fork" if self._forking else "plain",
+                    self.source.device,
+                    "together" if self._group else "alone",
+                ],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_environment(self.source.environment),
+                env=_environment({**self.source.environment, **self._group}),
             )
         os.close(request_read)
         os.close(reply_write)
@@ -137,6 +150,7 @@ class Child:
             "program": program.to_json(),
             "explain": explain,
             "fault": self.fault,
+            "time_limit": self.time_limit,
         }
         self.start()
         self._under_way = program, time.monotonic() + self.time_limit

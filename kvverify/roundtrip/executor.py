@@ -124,6 +124,7 @@ class Session:
         host_slots: int,
         blocks_per_slot: int,
         memory: MemoryPlace = ON_CPU,
+        *,
         meet: Callable[[], None] = _nobody,
     ) -> None:
         self.meet = meet

@@ -26,6 +26,7 @@ class FailureFile:
     program: Program
     outcome: Outcome
     device: str = "cpu"
+    ranks: int = 1  # processes that executed the program
 
 
 def failure_document(
@@ -41,6 +42,7 @@ def failure_document(
         "platform": platform.platform(),
         "kernel": failure.kernel,
         "device": failure.device,
+        "ranks": failure.ranks,
         "provenance": provenance,
         "fault": failure.fault,
         "seed": seed,
@@ -80,6 +82,7 @@ def read_failure(path: Path) -> FailureFile:
             program=Program.from_json(data["program"]),
             outcome=Outcome(**data["outcome"]),
             device=str(data.get("device", "cpu")),
+            ranks=int(data.get("ranks", 1)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FailureFileError(f"failure file {path}: incomplete or damaged: {error}") from error

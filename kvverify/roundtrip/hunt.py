@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 
 from kvverify.arena.payload import derive_key
-from kvverify.roundtrip.child import Child
 from kvverify.roundtrip.executor import Outcome
 from kvverify.roundtrip.program import Ids, Program, Spin
+from kvverify.roundtrip.ranks import Runner
 from kvverify.roundtrip.shrink import shrink
 from kvverify.roundtrip.strategies import Shape, programs
 
@@ -48,7 +48,9 @@ class Batch:
     refused: str = ""
 
 
-def hunt(child: Child, recipe: dict[str, Any], shape: Shape, *, seed: int, examples: int, max_steps: int = 12) -> Batch:
+def hunt(
+    child: Runner, recipe: dict[str, Any], shape: Shape, *, seed: int, examples: int, max_steps: int = 12
+) -> Batch:
     """Execute up to ``examples`` programs; stop at the first that fails and shrink it.
 
     Args:
@@ -87,7 +89,7 @@ def hunt(child: Child, recipe: dict[str, Any], shape: Shape, *, seed: int, examp
 class _Search:
     """Executes for Hypothesis until something fails, then for the shrinker."""
 
-    def __init__(self, child: Child, recipe: dict[str, Any]) -> None:
+    def __init__(self, child: Runner, recipe: dict[str, Any]) -> None:
         self.batch = Batch()
         self.failing: Program | None = None
         self.first = Outcome()  # of the failing program

@@ -31,6 +31,7 @@ class RoundtripOptions:
     time_limit: float
     seed: int
     device: str = "cpu"
+    ranks: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object for ``RunStarted.options``."""
@@ -49,6 +50,7 @@ class RoundtripOptions:
             fault=self.plant,
             time_limit=self.time_limit,
             logs=logs,
+            ranks=self.ranks,
         )
 
 

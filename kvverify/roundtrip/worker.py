@@ -5,7 +5,9 @@ first process says how and forks the next one, so a crash costs milliseconds and
 
 On a GPU there is no forking, since a context does not survive it: a process whose context is lost says so and ends.
 
-    python -m kvverify.roundtrip.worker REQUEST_FD REPLY_FD PROGRESS_FD KERNEL_SPEC FORK DEVICE
+With several ranks each is such a process on a GPU of its own; they execute the same programs and wait for each other in a meeting.
+
+    python -m kvverify.roundtrip.worker REQUEST_FD REPLY_FD PROGRESS_FD KERNEL_SPEC FORK DEVICE RANKS
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from kvverify.layout.document import from_document
 from kvverify.layout.place import place
 from kvverify.layout.placement import Layout
 from kvverify.roundtrip.executor import KernelRaised, Outcome, Session
+from kvverify.roundtrip.meeting import STOPPED, GroupMeeting, Meeting, Stopped, take_gpu
 from kvverify.roundtrip.program import Program
 
 PROGRESS = struct.Struct("<q")
@@ -51,13 +54,14 @@ class Replies:
 class Worker:
     """Answers the parent's requests with one kernel source; keeps the last session for the next program of its shape."""
 
-    def __init__(self, source: KernelSource, progress: mmap.mmap) -> None:
+    def __init__(self, source: KernelSource, progress: mmap.mmap, meeting: Meeting) -> None:
         self._source = source
+        self._meeting = meeting
         self._fault = ""
         self._progress = progress
         self._layouts: dict[str, Layout] = {}
         self._session: tuple[str, Session] | None = None
-        self._memory = place_named(source.device)
+        self._memory = place_named(source.device, rank=meeting.rank, world_size=meeting.world_size)
         self.lost = False  # the GPU's context is gone, and with it this process
         self._closed: set[str] = set()  # shapes whose kernel was closed once, and memory compared after that
 
@@ -68,7 +72,7 @@ class Worker:
         if request["do"] == "describe":
             return self._describe(layout)
         program = Program.from_json(request["program"])
-        return dataclasses.asdict(self._run(layout, request, program))
+        return dataclasses.asdict(self._run_together(layout, request, program))
 
     def _describe(self, layout: Layout) -> dict[str, Any]:
         kernel = self._kernel()
@@ -93,6 +97,21 @@ class Worker:
         known: dict[str, Any] = said() if callable(said) else {}
         return known if self._source.device == "cpu" else {**known, "gpu": gpu_facts()}
 
+    def _run_together(self, layout: Layout, request: dict[str, Any], program: Program) -> Outcome:
+        """Execute ``program`` as one of the ranks; where another stops first, that is all the outcome says."""
+        self._meeting.begin(request["time_limit"])
+        try:
+            outcome = self._run(layout, request, program)
+            if not outcome.failed:
+                self._meeting.finish()
+        except Stopped as stopped:
+            self._session = None  # the kernel's state is not what it is on the other ranks
+            outcome = Outcome(STOPPED, -1, str(stopped))
+        finally:
+            self._meeting.leave()
+        self.lost = self._meeting.broken or outcome.kind == "crashed"
+        return outcome
+
     def _run(self, layout: Layout, request: dict[str, Any], program: Program) -> Outcome:
         shape = json.dumps(
             [request["recipe"], program.host_slots, program.blocks_per_slot, self._fault], sort_keys=True
@@ -105,7 +124,9 @@ class Worker:
                 reason = supports_reason(kernel, layout)
                 if reason is not None:
                     return Outcome("refused", -1, reason)
-                session = Session(kernel, layout, program.host_slots, program.blocks_per_slot, self._memory)
+                session = Session(
+                    kernel, layout, program.host_slots, program.blocks_per_slot, self._memory, meet=self._meeting.meet
+                )
                 self._session = (shape, session)
             outcome = self._session[1].run(program, explain=request["explain"], progress=self._tell)
             if not outcome.failed and shape not in self._closed:
@@ -117,7 +138,6 @@ class Worker:
         except KernelRaised as error:
             self._session = None
             return Outcome("raised", -1, str(error), fingerprint=f"raised-{error.name}")
-        self.lost = outcome.kind == "crashed"
         if outcome.failed:
             self._session = None  # a kernel that went wrong may keep wrong state
         return outcome
@@ -185,10 +205,13 @@ def main(arguments: list[str]) -> int:
     """Import the kernel, say so, and keep one worker alive until the parent has no more requests."""
     requests, replies, progress = int(arguments[0]), Replies(int(arguments[1])), mmap.mmap(int(arguments[2]), 8)
     source, forking = resolve(arguments[3], arguments[5]), arguments[4] == "fork"
+    together = arguments[6] == "together"
     try:
         import torch
 
         torch.set_num_threads(1)  # two processes share the machine; fork and thread pools do not go together
+        if together and source.device == "cuda":
+            take_gpu()
         check_device(source.device)
         source.create()
     except KvverifyError as error:
@@ -201,7 +224,12 @@ def main(arguments: list[str]) -> int:
         replies.send(unavailable=f"{source.name}: {type(error).__name__}: {error}")
         return 0
     replies.send(ready=True)
-    worker = Worker(source, progress)
+    try:
+        meeting = GroupMeeting(source.device) if together else Meeting()
+    except RuntimeError as error:
+        replies.send(unavailable=f"{source.name}: the ranks do not find each other: {error}")
+        return 0
+    worker = Worker(source, progress, meeting)
     if not forking:
         serve(worker, requests, replies)
         return 0
