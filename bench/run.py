@@ -101,12 +101,12 @@ PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Measure]]] = {
 }
 
 
-def row(measure: Measure) -> str:
-    """Return one line of the table."""
+def row(measure: Measure, width: int = 44) -> str:
+    """Return one line of the table; names take ``width`` columns."""
     value = "n/a" if measure.value is None else f"{measure.value:,.2f} {measure.unit}"
     bar = "" if measure.bar is None else f"{'>=' if measure.at_least else '<='} {measure.bar:g}"
     verdict = {True: "ok", False: "MISSED", None: ""}[measure.ok]
-    return f"{measure.name:<44} {value:>16}  {bar:<8} {verdict:<7} {measure.note}".rstrip()
+    return f"{measure.name:<{width}} {value:>16}  {bar:<8} {verdict:<7} {measure.note}".rstrip()
 
 
 def main() -> int:
