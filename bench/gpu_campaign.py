@@ -79,8 +79,13 @@ def long_program(layout: Layout, slots: int, laps: int, seed: int = 1) -> Progra
     """Return laps over the whole pool: again and again one tier full is filled, stored, and loaded to blocks not yet loaded to.
 
     A lap ends with an eviction and a check, since loaded blocks are looked at before anybody writes over them.
+
+    Raises:
+        ValueError: the pool has no room for blocks to store and blocks to load to.
     """
     draw, groups, steps = random.Random(seed), groups_of(layout), list[Step]()
+    if len(groups) < 2 * slots:
+        raise ValueError(f"a pool of {len(groups)} slots' blocks is too small for a tier of {slots}")
     for _ in range(laps):
         draw.shuffle(groups)
         sources, rest = groups[:slots], groups[slots:]

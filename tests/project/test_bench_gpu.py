@@ -15,7 +15,7 @@ from bench.block_copy import BlockCopy  # noqa: E402
 from kvverify.roundtrip.program import is_valid  # noqa: E402
 
 CPU = torch.device("cpu")
-LAYOUT = gpu_payload.layout_of("mixed", 1 << 20, block_major=True, small=True)
+LAYOUT = gpu_payload.layout_of("mixed", 3 << 20, block_major=True, small=True)
 
 
 def test_every_part_runs_and_writes_its_numbers(tmp_path: Path) -> None:
@@ -62,10 +62,16 @@ def test_a_check_that_sees_nothing_is_not_rated(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("laps", [1, 3])
 def test_the_programs_mean_something_and_touch_the_whole_pool(laps: int) -> None:
     long, whole = gpu_campaign.long_program(LAYOUT, 2, laps), gpu_campaign.whole_pool(LAYOUT)
+    assert {step.kind for step in long.steps} == {"fill", "store", "load", "check", "evict"}
     assert is_valid(long, LAYOUT.blocks)
     assert is_valid(whole, LAYOUT.blocks)
     loaded = {b for step in whole.steps if step.kind == "load" for b in step.blocks}  # type: ignore[attr-defined]
     assert loaded == set(range(LAYOUT.num_blocks // gpu_campaign.PER_SLOT * gpu_campaign.PER_SLOT))
+
+
+def test_a_tier_too_large_for_the_pool_is_refused() -> None:
+    with pytest.raises(ValueError, match="a pool of 4 slots' blocks is too small for a tier of 3"):
+        gpu_campaign.long_program(LAYOUT, 3, 1)
 
 
 def test_the_raw_copies_move_whole_blocks_only_where_these_lie_together() -> None:
@@ -77,4 +83,4 @@ def test_the_raw_copies_move_whole_blocks_only_where_these_lie_together() -> Non
 def test_a_copy_that_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BlockCopy, "load", lambda *_: None)
     with pytest.raises(RuntimeError, match="a right kernel failed"):
-        list(gpu_campaign.overhead(LAYOUT, 1 << 19, "cpu", laps=1))
+        list(gpu_campaign.overhead(LAYOUT, 1 << 20, "cpu", laps=1))
