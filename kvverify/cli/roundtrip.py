@@ -111,8 +111,11 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
         raise UsageError("--examples and --budget: give one of them; each alone says when to stop")
     profile = PROFILES[profile_named(given["profile"])]
     examples, budget_s = given["examples"], seconds_of(given["budget"]) if given["budget"] is not None else None
+    recipes = _recipes(given)
     if examples is None and budget_s is None:
-        examples, budget_s = profile.examples, profile.budget_s
+        budget_s = profile.budget_s
+        # a batch on every layout at least: a GPU has more of them
+        examples = None if profile.examples is None else max(profile.examples, profile.batch * len(recipes))
     seed = given["seed"]
     if seed is None:
         seed = 0 if profile.name == "ci" else secrets.randbits(32)
@@ -126,7 +129,7 @@ def _options(given: dict[str, Any]) -> RoundtripOptions:
         device=given["device"],
         ranks=given["ranks"],
         named=bool(given["kernels"]),
-        recipes=_recipes(given),
+        recipes=recipes,
         profile=profile.name,
         examples=examples,
         budget_s=budget_s,
@@ -148,7 +151,8 @@ def _kernels(specs: tuple[str, ...], device: str) -> tuple[str, ...]:
 def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     from kvverify.layout.document import load_layout_file, to_document
     from kvverify.layout.models import load_model
-    from kvverify.layout.pool import campaign_pool, filter_pool
+    from kvverify.layout.gpu_pool import pool_for
+    from kvverify.layout.pool import filter_pool
     from kvverify.layout.rules import recipe_for
 
     dtype = given["kv_cache_dtype"]
@@ -163,7 +167,8 @@ def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:
                 recipe_for(model, dtype or "auto", tp=given["tp"] or given["ranks"], block_size=given["block_size"])
             ),
         )
-    return tuple(to_document(r) for r in (filter_pool(dtype) if dtype is not None else campaign_pool()))
+    pool = pool_for(given["device"])
+    return tuple(to_document(r) for r in (filter_pool(dtype, pool) if dtype is not None else pool))
 
 
 def _run(folder: RunFolder, options: RoundtripOptions, earlier: list[Event], *, as_json: bool) -> int:

@@ -37,14 +37,14 @@ def campaign_pool() -> tuple[Recipe, ...]:
     )
 
 
-def filter_pool(dtype: str) -> tuple[Recipe, ...]:
-    """Return the recipes of the pool that exercise the KV dtype ``dtype``, alone or beside 16-bit layers.
+def filter_pool(dtype: str, pool: tuple[Recipe, ...] | None = None) -> tuple[Recipe, ...]:
+    """Return the recipes of ``pool``, the campaign's if not given, that exercise the KV dtype ``dtype``, alone or beside 16-bit layers.
 
     Raises:
         LayoutError: unknown dtype.
     """
     wanted = format_name(dtype)
-    return tuple(recipe for recipe in campaign_pool() if wanted in _tested_formats(recipe))
+    return tuple(recipe for recipe in pool or campaign_pool() if wanted in _tested_formats(recipe))
 
 
 def _tested_formats(recipe: Recipe) -> set[str]:
