@@ -139,7 +139,7 @@ class Ranks:
         """Hand ``program`` to every rank."""
         self.start()
         for child in self._children:
-            child.fault = self.fault
+            child.fault, child.time_limit = self.fault, self.time_limit
             child.begin(recipe, program, explain=explain)
 
     def finish(self) -> Outcome:

@@ -86,6 +86,7 @@ class Worker:
             "slow": getattr(kernel, "slow", False) is True,
             "caller_syncs": sorted(getattr(kernel, "caller_syncs", ())),
             "device": self._source.device,
+            "ranks": self._meeting.world_size,
             "done": callable(getattr(kernel, "done", None)),
             "owns_host": getattr(kernel, "owns_host", False) is True,
             "provenance": self._provenance(kernel) if reason is None else {},

@@ -1,110 +1,78 @@
 """Kernels of several ranks, right and wrong; campaigns load them from this file by path.
 
-The host tier of ``SharedHost`` is one buffer in shared memory for all ranks, as serving engines keep it: in every slot lie the parts
-of all ranks beside each other, and each rank copies its own.
+Those whose name begins with Memcpy copy on a GPU with one asynchronous memcpy a run, from and to pinned memory; the others copy by
+torch indexing, on any device.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import types
+import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-import torch
-import torch.distributed as dist
-
-from kvverify.kernels.contract import ArenaView
+from kvverify.faults.ranks import FirstSlice, NextSlice, RankZeroLoads, RankZeroStores, SharedTier
+from kvverify.kernels.contract import ArenaView, CopyKernel
 from kvverify.kernels.torch_reference import TorchReference
 
-_FOLDER = Path("/dev/shm")
+
+def shared_host() -> CopyKernel:
+    """Right: one host tier for all ranks, of which each copies its own part."""
+    return SharedTier(TorchReference())
 
 
-class SharedHost(TorchReference):
-    """Right: copies this rank's part of every slot."""
-
-    name = "shared-host"
-
-    def prepare(self, arena: ArenaView) -> torch.Tensor:  # type: ignore[override]  # a library that owns its tier
-        """Map the tier of all ranks; return this rank's rows, uint8 [slots, part bytes]."""
-        slots, width = arena.host.shape
-        part = -(-width // mmap.PAGESIZE) * mmap.PAGESIZE
-        tier = _shared(slots * arena.world_size * part).view(slots, arena.world_size, part)
-        self._parts = [tier[:, rank] for rank in range(arena.world_size)]
-        self._rank, self._world_size = arena.rank, arena.world_size
-        self._lay_over(arena, self._parts[self._rank])
-        return self._parts[self._rank]
-
-    def _lay_over(self, arena: ArenaView, rows: torch.Tensor) -> None:
-        given: Any = types.SimpleNamespace(
-            layout=arena.layout, group_layers=arena.group_layers, stream=arena.stream, host=rows
-        )
-        super().prepare(given)
-
-
-class WrongSlice(SharedHost):
+def next_slice() -> CopyKernel:
     """Wrong: loads take the part of the next rank."""
-
-    name = "wrong-slice"
-
-    def prepare(self, arena: ArenaView) -> torch.Tensor:  # type: ignore[override]  # a library that owns its tier
-        rows = super().prepare(arena)
-        self._reader = TorchReference()
-        given: Any = types.SimpleNamespace(
-            layout=arena.layout,
-            group_layers=arena.group_layers,
-            stream=arena.stream,
-            host=self._parts[(self._rank + 1) % self._world_size],
-        )
-        self._reader.prepare(given)
-        return rows
-
-    def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
-        self._reader.load(host_slots, block_ids, group=group)
+    return NextSlice(TorchReference())
 
 
-class FirstSlice(SharedHost):
-    """Wrong: stores of every rank go to the part of rank 0."""
-
-    name = "first-slice"
-
-    def prepare(self, arena: ArenaView) -> torch.Tensor:  # type: ignore[override]  # a library that owns its tier
-        rows = super().prepare(arena)
-        self._lay_over(arena, self._parts[0])
-        return rows
+def first_slice() -> CopyKernel:
+    """Wrong: all ranks use the part of rank 0."""
+    return FirstSlice(TorchReference())
 
 
-class RankZeroLoads(TorchReference):
+def rank_zero_loads() -> CopyKernel:
     """Wrong: other ranks than 0 load nothing."""
-
-    name = "rank-zero-loads"
-
-    def prepare(self, arena: ArenaView) -> None:
-        super().prepare(arena)
-        self._rank = arena.rank
-
-    def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
-        if self._rank == 0:
-            super().load(host_slots, block_ids, group=group)
+    return RankZeroLoads(TorchReference())
 
 
-class RankZeroStores(RankZeroLoads):
+def rank_zero_stores() -> CopyKernel:
     """Wrong: other ranks than 0 store nothing."""
+    return RankZeroStores(TorchReference())
 
-    name = "rank-zero-stores"
 
-    def store(self, block_ids: Sequence[int], host_slots: Sequence[int], *, group: int = 0) -> None:
-        if self._rank == 0:
-            super().store(block_ids, host_slots, group=group)
+def memcpy_shared_host() -> CopyKernel:
+    """Right, as :func:`shared_host`."""
+    return SharedTier(_memcpy())
 
-    def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
-        TorchReference.load(self, host_slots, block_ids, group=group)
+
+def memcpy_next_slice() -> CopyKernel:
+    """Wrong, as :func:`next_slice`."""
+    return NextSlice(_memcpy())
+
+
+def memcpy_first_slice() -> CopyKernel:
+    """Wrong, as :func:`first_slice`."""
+    return FirstSlice(_memcpy())
+
+
+def memcpy_rank_zero_loads() -> CopyKernel:
+    """Wrong, as :func:`rank_zero_loads`."""
+    return RankZeroLoads(_memcpy())
+
+
+def memcpy_rank_zero_stores() -> CopyKernel:
+    """Wrong, as :func:`rank_zero_stores`."""
+    return RankZeroStores(_memcpy())
+
+
+def _memcpy() -> CopyKernel:
+    from kvverify.kernels.memcpy_batch import AsyncMemcpy
+
+    return AsyncMemcpy()
 
 
 class LastRankDies(TorchReference):
-    """Wrong: the last rank's process ends in a store of two blocks or more, or hangs, raises, refuses."""
+    """Wrong: the last rank's process ends in a store of two blocks or more."""
 
     name = "last-rank-dies"
 
@@ -128,7 +96,7 @@ class LastRankHangs(LastRankDies):
 
     def misbehave(self) -> None:
         while True:
-            pass
+            time.sleep(0.05)
 
 
 class LastRankRaises(LastRankDies):
@@ -140,24 +108,11 @@ class LastRankRaises(LastRankDies):
         raise RuntimeError("not on this rank")
 
 
-def _shared(size: int) -> torch.Tensor:
-    """Return ``size`` bytes that all ranks see, uint8 [size]; the file has no name any more when this returns."""
-    together = dist.is_initialized()
-    number = torch.tensor([int.from_bytes(os.urandom(7), "little")])
-    if together:
-        dist.broadcast(number, 0)
-    path = _FOLDER / f"kvverify-ranks-{int(number):x}"
-    if not together or dist.get_rank() == 0:
-        with path.open("wb") as file:
-            file.truncate(size)
-    _meet(together)
-    with path.open("r+b") as file:
-        memory = mmap.mmap(file.fileno(), size)
-    _meet(together)
-    path.unlink(missing_ok=True)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+class LastRankRefuses(LastRankDies):
+    """Takes no layout on the last rank."""
 
+    name = "last-rank-refuses"
 
-def _meet(together: bool) -> None:
-    if together:
-        dist.all_reduce(torch.zeros(1))  # in host memory: a barrier would connect the GPUs
+    def supports(self, layout: object) -> bool | str:
+        last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
+        return "only the first ranks serve it" if last else True
