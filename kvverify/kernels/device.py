@@ -18,7 +18,7 @@ def check_device(device: str) -> None:
     Raises:
         EnvironmentProblem: it cannot; the message says what to install or where to look.
     """
-    if device == "cpu":
+    if device != "cuda":
         return
     try:
         import torch

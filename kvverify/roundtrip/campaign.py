@@ -33,6 +33,7 @@ SaveFailure = Callable[[str, dict[str, Any]], str]
 
 _HOST_BYTES = 2 << 20  # host slots are given out until about this many bytes are used
 _LARGE_BATCH = 16
+_LARGE_BYTES = 1 << 30  # of a buffer on a GPU that is not kept for the next turn
 _FAILING_BATCHES = 5  # after so many a kernel's campaign ends: it is broken, and each costs a shrink
 
 
@@ -245,6 +246,8 @@ class Campaign:
             )
         self._report_failure(lane, number, target, batch)
         self._emit(_finished(lane, number, target, batch, seconds))
+        if lane.source.device != "cpu" and target.layout.size_bytes >= _LARGE_BYTES:
+            lane.child.release()  # the processes of all kernels share the GPU
         lane.next_batch += 1
         lane.sequences += batch.sequences
         lane.spent_s += seconds

@@ -172,6 +172,12 @@ class Child:
             self.close()  # the next program gets a process with a working GPU context
         return Outcome(**reply["answer"])
 
+    def release(self) -> None:
+        """Let the worker give its arena's memory back; a worker that is gone has none."""
+        if self.alive:
+            with contextlib.suppress(_Died, TimeoutError):
+                self._ask({"do": "release"})
+
     def close(self) -> None:
         """End the process."""
         for descriptor in (self._requests, self._replies):

@@ -51,6 +51,10 @@ class Runner(Protocol):
         """Wait for its outcome."""
         ...
 
+    def release(self) -> None:
+        """Give the arena's memory back."""
+        ...
+
     def close(self) -> None:
         """End it."""
         ...
@@ -153,6 +157,11 @@ class Ranks:
         except EnvironmentProblem:
             self.close()  # the others wait for that rank
             raise
+
+    def release(self) -> None:
+        """Let every rank give its arena's memory back."""
+        for child in self._children:
+            child.release()
 
     def close(self) -> None:
         """End all processes."""

@@ -12,7 +12,9 @@ With several ranks each is such a process on a GPU of its own; they execute the 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import json
 import mmap
 import os
@@ -66,7 +68,9 @@ class Worker:
         self._closed: set[str] = set()  # shapes whose kernel was closed once, and memory compared after that
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Execute one request: ``describe`` (does the kernel take this layout, and how) or ``run`` (a program)."""
+        """Execute one request: ``describe`` (does the kernel take this layout, and how), ``run`` (a program), ``release``."""
+        if request["do"] == "release":
+            return self._release()
         layout = self._layout(request["recipe"])
         self._fault = request["fault"]
         if request["do"] == "describe":
@@ -152,6 +156,17 @@ class Worker:
         return (
             f"takes {needed / 2**30:.1f} GiB of GPU memory, {free / 2**30:.1f} GiB are free" if needed > free else None
         )
+
+    def _release(self) -> dict[str, Any]:
+        """Give the arena's memory back, so that another kernel's process can have it."""
+        with contextlib.suppress(KernelRaised):  # close() is checked where a sequence ends; here only memory matters
+            self._end_session()
+        if self._source.device == "cuda":
+            import torch
+
+            gc.collect()  # tensors of the arena in reference cycles keep its memory
+            torch.cuda.empty_cache()
+        return {}
 
     def _end_session(self) -> None:
         if self._session is not None:
