@@ -32,17 +32,30 @@ def _mixed(x):
 
 
 @triton.jit
-def _word(weyl, stretch, key, base_key, special):
-    """The word at an index of the allocation under ``key``: plain under the key of the reset, else with special values and zeros.
+def _words(first, lane, key, base_key, special):
+    """Words ``first + lane`` of the allocation under ``key``: plain under the key of the reset, else with special values and zeros.
 
-    ``weyl`` is (index + 1) * GOLDEN, ``stretch`` uint32 the number of its stretch of 64 words; 32 bits are enough there, and cheaper.
+    ``lane`` int32 [lanes] is at most 1,024. What the words of a program share is computed once: a product, and which of its
+    stretches of 64 words are zero; few programs have one that is.
     """
-    word = _mixed(weyl) ^ key
+    word = _mixed((first + 1) * _GOLDEN + lane.to(tl.uint64) * _GOLDEN) ^ key
     if key != base_key:
-        odd = (word >> 58) == 0
-        word = tl.where(odd, tl.load(special + (word & 15), mask=odd, other=0).to(tl.uint64, bitcast=True), word)
-        word = tl.where(((stretch * _STEP + key.to(tl.uint32)) >> 25) == 0, 0, word)
+        value = word.to(tl.int64, bitcast=True)
+        value = tl.load(special + (word & 15).to(tl.int32), mask=((word >> 32).to(tl.uint32) >> 26) == 0, other=value)
+        word = value.to(tl.uint64, bitcast=True)
+        zeros = _zero_stretches((first >> 6).to(tl.uint32), key)
+        if zeros != 0:
+            nth = ((first & 63).to(tl.int32) + lane) >> 6
+            word = tl.where(((zeros >> nth) & 1) == 0, word, 0)
     return word
+
+
+@triton.jit
+def _zero_stretches(first, key):
+    """Return a bit for each of the 32 stretches from number ``first`` on; 32 bits of the number are enough there, and cheaper."""
+    nth = tl.arange(0, 32)
+    zero = (((first + nth.to(tl.uint32)) * _STEP + key.to(tl.uint32)) >> 25) == 0
+    return tl.sum(tl.where(zero, 1 << nth, 0), 0)
 
 
 @triton.jit
@@ -54,8 +67,8 @@ def _byte_mask(differ):
 @triton.jit
 def _place(starts, strides, lengths, kinds, tiles, blocks, HAS_BLOCKS: tl.constexpr):
     """Return tile, position of the block in the launch, block, first position, length and kind of this program."""
-    program = tl.program_id(0).to(tl.int64)
-    tile, nth = program % tiles, program // tiles
+    program = tl.program_id(0)
+    tile, nth = (program % tiles).to(tl.int64), (program // tiles).to(tl.int64)  # divided as 32 bits: much cheaper
     block = nth
     if HAS_BLOCKS:
         block = tl.load(blocks + nth)
@@ -65,7 +78,7 @@ def _place(starts, strides, lengths, kinds, tiles, blocks, HAS_BLOCKS: tl.conste
         nth,
         block,
         tl.load(starts + tile) + block * stride,
-        tl.load(lengths + tile),
+        tl.load(lengths + tile).to(tl.int32),
         tl.load(kinds + tile),
         stride,
     )
@@ -85,15 +98,12 @@ def _expected(start, moved, key, base_key, special, UNIT: tl.constexpr, SIZE: tl
     """The units from position ``start`` on, as they were first written ``moved`` bytes away."""
     lane = tl.arange(0, SIZE)
     if UNIT == 8:
-        first = ((start + moved) // 8).to(tl.uint64)
-        weyl = (first + 1) * _GOLDEN + lane.to(tl.uint64) * _GOLDEN
-        stretch = (first >> 6).to(tl.uint32) + (((first & 63).to(tl.uint32) + lane.to(tl.uint32)) >> 6)
-        units = _word(weyl, stretch, key, base_key, special)
+        units = _words(((start + moved) // 8).to(tl.uint64), lane, key, base_key, special)
     else:
-        position = start + moved + lane
-        index = (position // 8).to(tl.uint64)
-        word = _word((index + 1) * _GOLDEN, (index >> 6).to(tl.uint32), key, base_key, special)
-        units = (word >> ((position & 7) * 8).to(tl.uint64)).to(tl.uint8)
+        first = start + moved
+        at = (first & 7).to(tl.int32) + lane
+        word = _words((first // 8).to(tl.uint64), at >> 3, key, base_key, special)
+        units = (word >> ((at & 7) * 8).to(tl.uint64)).to(tl.uint8)
     return units
 
 
@@ -109,8 +119,10 @@ def check(
     key, source = _record(kind, nth, block, keys, sources, kind_step, base_key)
     lane = tl.arange(0, SIZE)
     inside = lane * UNIT < length
+    # asked for before it is known what must come: computing that takes as long as the memory
+    found = tl.load(memory + start // UNIT + lane, mask=inside, other=0)
     expected = _expected(start, (source - block) * stride, key, base_key, special, UNIT, SIZE)
-    found = tl.load(memory + start // UNIT + lane, mask=inside, other=0).to(expected.dtype, bitcast=True)
+    found = found.to(expected.dtype, bitcast=True)
     if BYTES and UNIT == 8:
         same = (_byte_mask(found ^ expected) >> 7) * _ONES >> 56
         wrong = tl.where(inside, 8 - same.to(tl.int32), 0)
