@@ -150,8 +150,8 @@ def _kernels(specs: tuple[str, ...], device: str) -> tuple[str, ...]:
 
 def _recipes(given: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     from kvverify.layout.document import load_layout_file, to_document
-    from kvverify.layout.models import load_model
     from kvverify.layout.gpu_pool import pool_for
+    from kvverify.layout.models import load_model
     from kvverify.layout.pool import filter_pool
     from kvverify.layout.rules import recipe_for
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 
 from kvverify.arena.payload import derive_key
+from kvverify.errors import EnvironmentProblem
 from kvverify.roundtrip.executor import Outcome
 from kvverify.roundtrip.program import Ids, Program, Spin
 from kvverify.roundtrip.ranks import Runner
@@ -60,6 +61,9 @@ def hunt(
         seed: decides every choice of the batch.
         examples: most programs before giving up.
         max_steps: longest program.
+
+    Raises:
+        EnvironmentProblem: the child cannot execute programs, through no fault of the kernel.
     """
     search = _Search(child, recipe)
     options = settings(
@@ -81,6 +85,8 @@ def hunt(
 
     with contextlib.suppress(KernelFailed):  # what failed is kept in the search
         no_program_fails()
+    if search.problem is not None:
+        raise search.problem
     if (failing := search.drained()) is not None:
         search.batch.found = search.explained(failing, shape.blocks)
     return search.batch
@@ -93,6 +99,7 @@ class _Search:
         self.batch = Batch()
         self.failing: Program | None = None
         self.first = Outcome()  # of the failing program
+        self.problem: EnvironmentProblem | None = None  # kept: Hypothesis would run the example again and call it flaky
         self._child = child
         self._recipe = recipe
         self._under_way: Program | None = None
@@ -103,9 +110,15 @@ class _Search:
 
         The child executes while Hypothesis draws the next program, so an outcome is known one call later.
         """
-        if self.drained() is not None:
+        if self.problem is not None:
             return True
-        self._child.begin(self._recipe, program)
+        try:
+            if self.drained() is not None:
+                return True
+            self._child.begin(self._recipe, program)
+        except EnvironmentProblem as problem:
+            self.problem = problem
+            return True
         self._under_way = program
         return False
 

@@ -100,7 +100,7 @@ class Worker:
         """What the kernel says of itself and, since the parent imports no torch, what GPU that was on."""
         said = getattr(kernel, "provenance", None)
         known: dict[str, Any] = said() if callable(said) else {}
-        return known if self._source.device == "cpu" else {**known, "gpu": gpu_facts()}
+        return {**known, "gpu": gpu_facts()} if self._source.device == "cuda" else known
 
     def _run_together(self, layout: Layout, request: dict[str, Any], program: Program) -> Outcome:
         """Execute ``program`` as one of the ranks; where another stops first, that is all the outcome says."""
@@ -148,7 +148,7 @@ class Worker:
         return outcome
 
     def _too_large(self, layout: Layout) -> str | None:
-        if self._source.device == "cpu":
+        if self._source.device != "cuda":
             return None
         from kvverify.arena.device_arena import allocation_bytes, free_bytes
 
