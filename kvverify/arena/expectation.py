@@ -88,7 +88,7 @@ class Expectation(ABC):
         self.key_groups.clear()
         self.masks.clear()
         self.host_keys.clear()
-        device_key, host_key = derive_key(seed, _DEVICE, 0), derive_key(seed, _HOST, 0)
+        device_key, host_key = derive_key(self.seed, _DEVICE, 0), derive_key(self.seed, _HOST, 0)
         self.keys[device_key] = BEFORE
         self.host_keys[host_key] = BEFORE
         self._write_all(device_key, host_key)

@@ -9,10 +9,15 @@ from types import ModuleType
 
 import pytest
 
+from kvverify.arena.arena import Arena
+from kvverify.arena.expectation import rank_seed
+from kvverify.arena.memory import Mapping
+from kvverify.arena.oracle import Oracle
 from kvverify.cli.main import run
-from kvverify.errors import UsageError
+from kvverify.errors import ContractError, UsageError
 from kvverify.kernels.registry import resolve
-from kvverify.layout.document import to_document
+from kvverify.layout.document import from_document, to_document
+from kvverify.layout.place import place
 from kvverify.layout.recipe import LayerRecipe, Recipe
 from kvverify.roundtrip import ranks as ranks_module
 from kvverify.roundtrip.executor import Outcome
@@ -152,7 +157,51 @@ def test_with_a_model_each_rank_has_its_heads(torch: ModuleType, tmp_path: Path)
     arguments = ["--kernel", "torch", "--ranks", "2", "--model", "minimax-m2.5", "--examples", "0", "--out", str(out)]
     run(["roundtrip", *arguments])
     (recipe,) = json.loads((out / "run.json").read_text())["options"]["recipes"]
-    assert {layer["kv_heads"] for layer in recipe["layers"]} == {4}  # 8 in all
+    assert {layer["heads"] for layer in recipe["layers"]} == {4}  # 8 in all
+
+
+@pytest.mark.parametrize(("width", "stride"), [(4096, 6000), (4000, 8192)])
+def test_parts_of_two_ranks_in_one_page_break_the_contract(torch: ModuleType, width: int, stride: int) -> None:
+    layout = place(from_document(RECIPE, "here"))
+    rows = torch.zeros(4 * stride, dtype=torch.uint8).as_strided((3, width), (stride, 1))
+    with pytest.raises(ContractError, match="a multiple of 4096 bytes"):
+        Arena(layout, 3, rank=1, world_size=2).adopt_host(rows)
+    Arena(layout, 3).adopt_host(rows)  # on one rank nobody else owns what lies between
+
+
+def test_the_oracle_leaves_the_parts_of_other_ranks_alone(torch: ModuleType) -> None:
+    layout = place(from_document(RECIPE, "here"))
+    tier = torch.from_numpy(Mapping(3 * 2 * 8192, ((0, 3 * 2 * 8192),)).array).view(3, 2, 8192)
+    tier.fill_(77)
+    arena = Arena(layout, 3, rank=1, world_size=2)
+    arena.adopt_host(tier[:, 1])
+    oracle = Oracle(arena)
+    oracle.reset(5)
+    oracle.forget([2])
+    assert (tier[:, 0] == 77).all()
+    assert (tier[:, 1] != 77).float().mean() > 0.9
+    tier[:, 0] = 78
+    assert oracle.check() is None
+    tier[1, 1, 8191] ^= 1
+    found = oracle.check()
+    assert found is not None
+    assert (found.region, found.total) == ("host", 1)
+
+
+def test_every_rank_writes_other_bytes_and_knows_the_keys_of_the_others(torch: ModuleType) -> None:
+    layout = place(from_document(RECIPE, "here"))
+    oracles = [Oracle(Arena(layout, 3, rank=rank, world_size=2)) for rank in range(2)]
+    for oracle in oracles:
+        oracle.reset(5)
+        oracle.fill([0, 1], 0, "fill (step 0)")
+        oracle.forget([1])
+    first, second = oracles
+    device, host = first.foreign_keys(1)
+    assert set(device) == set(second.keys)
+    assert set(host) == set(second.host_keys)
+    assert {own: first.keys[own] for own in device.values()} == first.keys
+    assert set(first.keys).isdisjoint(second.keys)
+    assert rank_seed(5, 0) == 5
 
 
 def test_every_rank_has_a_log(torch: ModuleType, tmp_path: Path) -> None:
