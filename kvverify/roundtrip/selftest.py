@@ -154,6 +154,8 @@ class _Lane:
         except Unavailable as error:
             if self._plan.given:
                 self._emit(KernelProbed(kernel=self._source.name, available=False, reason=str(error)))
+                if len(self._plan.sources) == 1:  # nothing of what was asked for can be done here
+                    self._emit(ProblemMet(where=f"kernel {self._source.name}", problem=str(error)))
             else:
                 self._left_out(self._source.name, str(error))
         except EnvironmentProblem as error:

@@ -138,6 +138,7 @@ def test_a_named_kernel_that_does_not_run_is_a_gap_and_another_is_left_out(torch
     probes = {e.kernel: e.available for e in events if isinstance(e, KernelProbed)}
     assert probes == {"torch": True, "needs.py:K": False}
     assert verdict_of(events) is Verdict.INCONCLUSIVE
+    assert verdict_of(_run("F21", kernels=(f"{path}:K",))) is Verdict.ERROR  # nothing that was asked for can be done
     left: list[str] = []
     plan = SelfTest((resolve(f"{path}:K"),), (fault_named("F21"),), seed=1)
     selftest(
