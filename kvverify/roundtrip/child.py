@@ -227,7 +227,7 @@ class Child:
             if "worker" in reply:
                 self._worker = int(reply["worker"])
             elif "unavailable" in reply:
-                raise Unavailable(str(reply["unavailable"]))
+                raise Unavailable(" ".join(str(reply["unavailable"]).split()))  # one line, whatever a library says
             elif "died" in reply:
                 self._worker = 0
                 raise _Died(reply["died"])
