@@ -58,6 +58,9 @@ class _Direction:
     events: list[tuple[int, Any]] = field(default_factory=list)
 
 
+_free_tiers: dict[int, torch.Tensor] = {}  # pinned host memory by size, int8 [size], that no instance uses
+
+
 class VllmDmaBackend:
     """``launch_copy`` of one backend, called as ``SimpleCPUOffloadWorker`` calls it.
 
@@ -106,11 +109,14 @@ class VllmDmaBackend:
     def _pinned_tier(self, slots: int, block_bytes: Sequence[int]) -> list[torch.Tensor]:
         """Return int8 [slot, block bytes] of each region, in one allocation that vLLM's own function pins.
 
-        It is one, and ours: memory pages can be pinned once only, and small tensors of torch share them.
+        It is one, and ours: memory pages can be pinned once only, and small tensors of torch share them. It stays pinned for the
+        next instance, as a server's does until it ends: unmapping pinned memory makes its addresses unusable for the driver.
         """
         sizes = [-(-slots * size // mmap.PAGESIZE) * mmap.PAGESIZE for size in block_bytes]
-        self._host = torch.frombuffer(mmap.mmap(-1, sum(sizes)), dtype=torch.int8)
-        self._library.cuda_mem_ops.pin_tensor(self._host)
+        self._host = _free_tiers.pop(sum(sizes), None)
+        if self._host is None:
+            self._host = torch.frombuffer(mmap.mmap(-1, sum(sizes)), dtype=torch.int8)
+            self._library.cuda_mem_ops.pin_tensor(self._host)
         parts = torch.split(self._host, sizes)
         return [part[: slots * size].view(slots, size) for part, size in zip(parts, block_bytes, strict=True)]
 
@@ -153,13 +159,13 @@ class VllmDmaBackend:
             way.issued = 0
 
     def close(self) -> None:
-        """End the thread, finish the copies and unpin the host tier."""
+        """End the thread, finish the copies and leave the host tier to the next instance."""
         if self._backend is not None:
             self._backend.shutdown()
             for stream in self._streams:
                 stream.synchronize()
         if self._host is not None:
-            torch.cuda.cudart().cudaHostUnregister(self._host.data_ptr())  # type: ignore[no-untyped-call]
+            _free_tiers[self._host.numel()] = self._host
         self._backend = self._host = self._compute_done = None
         self._streams = []
 

@@ -37,6 +37,8 @@ def test_every_byte_arrives(make_kernel: Make, round_trip: RoundTrip, adapter: A
         pytest.skip(reason)
     if len(layout.groups) > 1 and not getattr(kernel, "groups", False):
         pytest.skip("several block tables")
+    if len(layout.blocks) < getattr(kernel, "blocks_per_slot", 1):
+        pytest.skip("fewer blocks than a slot holds: round_trip makes full slots only")
     round_trip(kernel, layout)
 
 
