@@ -77,14 +77,18 @@ class DeviceOracle(Expectation):
         """What runs the payload kernels: Triton or torch."""
         return self._payloads.how
 
-    def check(self) -> Mismatch | None:
-        """Compare host pages by digest and device bytes by kernel; see :meth:`Expectation.check`."""
-        found = self._host.check(self.dirty_slots)
-        self.compared_bytes += self._host.nbytes
-        if found is not None:
-            return found
+    def check(self, *, host: bool = True) -> Mismatch | None:
+        """Compare host pages by digest and device bytes by kernel; see :meth:`Expectation.check`.
+
+        The device's kernels are enqueued first: digests of a large tier take long enough for copies that are late to be done.
+        """
         self._settle_padding(list(self.carried))
         counts = self._counts(by_bytes=False)
+        if host:
+            found = self._host.check(self.dirty_slots)
+            self.compared_bytes += self._host.nbytes
+            if found is not None:
+                return found
         self.compared_bytes += self.arena.device.size
         if sum(int(c.sum()) for c in counts):
             return self._mismatch(counts)
@@ -97,7 +101,7 @@ class DeviceOracle(Expectation):
         for block in blocks:
             by_group.setdefault(self.contents[block].group, []).append(block)
         for group, some in by_group.items():
-            records = self._named(some, [self.contents[b] for b in some])
+            records = self._named(_table(some, [self.contents[b] for b in some]))
             self._watched += [(reader, self._payloads.check(launch, records).sum()) for launch in self._content[group]]
 
     def misread(self) -> str | None:
@@ -140,20 +144,20 @@ class DeviceOracle(Expectation):
             self._payloads.fill(launch, _counted(records, launch))
 
     def _write_contents(self, key: int, blocks: Sequence[int], group: int) -> None:
-        self._write("fill", [Content(key, b, group) for b in blocks], blocks)
+        numbers = np.asarray(blocks, np.int64)
+        self._write("fill", group, np.stack([numbers, np.full_like(numbers, _signed(key)), numbers]))
 
     def _write_occupant(self, incoming: Sequence[Content], blocks: Sequence[int], mask: int) -> None:
-        self._write("occupy", incoming, blocks, mask)
+        self._write("occupy", incoming[0].group, _table(blocks, incoming), mask)
 
-    def _write(self, how: str, wanted: Sequence[Content], blocks: Sequence[int], *mask: int) -> None:
-        group = wanted[0].group
-        records = self._named(blocks, wanted)
+    def _write(self, how: str, group: int, table: Table, *mask: int) -> None:
+        """Write contents of ``group`` and expect them: rows of ``table`` are blocks, keys and original blocks."""
+        records = self._named(table)
         for launch in self._content[group]:
             getattr(self._payloads, how)(launch, records, *mask)
-        at = np.asarray(blocks, np.int64)
+        blocks, keys, sources = table
         for kind in self._kinds_of[group]:
-            self._keys[kind, at] = [_signed(c.key) for c in wanted]
-            self._sources[kind, at] = [c.block for c in wanted]
+            self._keys[kind, blocks], self._sources[kind, blocks] = keys, sources
 
     def _write_slot(self, slot: int, key: int) -> None:
         self._host.overwrite(slot, key)
@@ -181,11 +185,10 @@ class DeviceOracle(Expectation):
         for launch in (launch for launches in self._padding for launch in launches):
             self._payloads.settle(launch, theirs, own)
 
-    def _named(self, blocks: Sequence[int], wanted: Sequence[Content]) -> Records:
-        """Records of some blocks, the same for every kind of history."""
-        keys, sources = [_signed(c.key) for c in wanted], [c.block for c in wanted]
-        table = upload(np.asarray([blocks, keys, sources], np.int64), self.arena.storage().device)
-        return Records(len(blocks), table[0], table[1], table[2])
+    def _named(self, table: Table) -> Records:
+        """Records of some blocks, the same for every kind of history; rows of ``table`` are blocks, keys and original blocks."""
+        blocks, keys, sources = upload(table, self.arena.storage().device)
+        return Records(table.shape[1], blocks, keys, sources)
 
     def _records_of(self, blocks: Positions, keys: Table, sources: Table) -> Records:
         device = self.arena.storage().device
@@ -233,6 +236,12 @@ def _spots(launch: Launch, counts: torch.Tensor) -> list[tuple[int, int]]:
 def _counted(records: Records, launch: Launch) -> Records:
     """The same records for as many blocks as ``launch`` has tiles of."""
     return Records(launch.tiles.blocks, records.blocks, records.keys, records.sources, records.kind_step)
+
+
+def _table(blocks: Sequence[int], wanted: Sequence[Content]) -> Table:
+    """Blocks, keys as int64 bit patterns, and original blocks: int64 [3, blocks]."""
+    keys = np.fromiter((c.key for c in wanted), np.uint64, len(wanted)).view(np.int64)
+    return np.stack([np.asarray(blocks, np.int64), keys, np.fromiter((c.block for c in wanted), np.int64, len(wanted))])
 
 
 def _signed(key: int) -> int:

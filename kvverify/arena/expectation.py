@@ -99,9 +99,9 @@ class Expectation(ABC):
         key = self._next_key(writer)
         self.key_groups[key] = group
         self._write_contents(key, blocks, group)
-        for block in blocks:
-            self.contents[block] = Content(key, block, group)
-            self.landings.pop(block, None)
+        self.contents.update({block: Content(key, block, group) for block in blocks})
+        for block in self.landings.keys() & set(blocks):
+            del self.landings[block]
 
     def expect_store(self, blocks: Sequence[int], slots: Sequence[int], blocks_per_slot: int) -> None:
         """Note what ``slots`` must hold when the store of ``blocks`` is done; no other byte may change."""
@@ -135,8 +135,10 @@ class Expectation(ABC):
             self._write_slot(slot, key)
 
     @abstractmethod
-    def check(self) -> Mismatch | None:
+    def check(self, *, host: bool = True) -> Mismatch | None:
         """Compare every accessible byte of device and host with what it must be; None when all are right.
+
+        ``host`` False leaves the host side out, which is gone where a library owns it and was closed.
 
         Bytes of slots that a store was asked to write are taken as they are, since their order is the kernel's; that they
         are right shows when they are loaded.

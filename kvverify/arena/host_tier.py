@@ -1,13 +1,13 @@
 """The host side of an arena whose device side is a GPU's: known by digests, a number for each page, never by a second copy.
 
-Where the GPU reaches the memory, it computes the digests in place, over the bus; else CRC-32 does, in threads.
+Windows are cut into cells: pages counted from the first byte of each slot and of each stretch between slots, so that a cell never
+belongs to two slots. A digest is a sum of bijections of a cell's words, hence any change inside one word changes it for certain.
+Where the GPU reaches the memory it works in place, over the bus; the processor does the rest, and a share of large tiers meanwhile.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -16,134 +16,162 @@ import torch
 from kvverify.arena.arena import Arena
 from kvverify.arena.compare import Mismatch
 from kvverify.arena.geometry import Positions
-from kvverify.arena.memory import PAGE, Bytes
+from kvverify.arena.host_digest import cell_digests, write_payload
+from kvverify.arena.memory import PAGE
 from kvverify.arena.payload import fill
 from kvverify.arena.payload_launch import triton_kernels
 
-Pages = Positions
 _REWRITTEN = 256 << 20  # a larger tier is written once, and keeps what it holds from sequence to sequence
-_AT_ONCE = 64 << 20  # bytes one thread works on
-_KEPT = 256  # pages whose bytes are looked at for a diagnosis
+_SHARED = 64 << 20  # a smaller one is not worth the processor's threads
+_KEPT = 256  # cells whose bytes are looked at for a diagnosis
+_WORDS = PAGE // 8
+
+Cells = npt.NDArray[np.int64]  # their numbers
+Digests = npt.NDArray[np.int64]
 
 
 class HostTier:
-    """Digests of all pages of the host side that can be touched, and what those pages hold as far as that is known.
+    """Digests of all cells of the host side that can be touched, and what those cells hold as far as that is known.
 
     Args:
         arena: whose host side it is.
         device: a GPU that reaches the memory under its own addresses, or the CPU.
+
+    ``processor_share`` is the part of what the GPU could digest that the processor's threads take over; both read the same memory,
+    over different ways.
     """
+
+    processor_share = 0.25
 
     def __init__(self, arena: Arena, device: torch.device) -> None:
         self._arena = arena
         self._memory = arena.host_memory.array
-        windows = [np.arange(a // PAGE, -(-b // PAGE)) for a, b in arena.host_memory.windows]
-        self._pages: Pages = np.concatenate(windows).astype(np.int64)
-        # of the payload that a page holds; 0 where a kernel wrote it
-        self._keys = np.zeros(len(self._pages), np.uint64)
-        whole = self._memory.nbytes % PAGE == 0 and arena.host_memory.windows[0][0] % PAGE == 0
-        self._kernels = triton_kernels(device) if device.type != "cpu" and whole else None
+        slots = arena.host_base + np.arange(arena.host_slots, dtype=np.int64) * arena.slot_stride
+        self._starts, self._lengths = _cells(arena.host_memory.windows, slots, arena.slot_bytes)
+        self._first_of_slot = np.searchsorted(self._starts, slots)
+        # of the payload that a cell holds; 0 where a kernel wrote it
+        self._keys = np.zeros(len(self._starts), np.uint64)
+        self._kernels = triton_kernels(device)
+        self._by_gpu: Cells = np.empty(0, np.int64)
         if self._kernels is not None:
-            # from the first page that can be touched on: the margin before it is not registered, and Triton asks the driver
-            first = int(self._pages[0])
-            self._words = torch.from_numpy(self._memory[first * PAGE :]).view(torch.int64)
-            self._starts = torch.from_numpy((self._pages - first) * (PAGE // 8)).to(device)
-        self._digests: npt.NDArray[np.int64] = np.zeros(len(self._pages), np.int64)
+            # from the first cell to the last: the margins around them are not registered, and Triton asks the driver
+            self._base, stop = int(self._starts[0]), int(self._starts[-1] + self._lengths[-1])
+            words = self._memory[self._base : stop][: (stop - self._base) // 8 * 8]
+            aligned = (self._starts - self._base) % 8 == 0
+            if words.ctypes.data % 8 == 0 and self._base % 8 == 0:
+                self._by_gpu = np.flatnonzero((self._lengths == PAGE) & aligned)
+            self._words = torch.from_numpy(words).view(torch.int64)
+            self._word_starts = torch.from_numpy((self._starts[self._by_gpu] - self._base) // 8).to(device)
+        self._digests: Digests = np.zeros(len(self._starts), np.int64)
         self._written = False
 
     @property
     def nbytes(self) -> int:
         """Bytes that the digests cover."""
-        return sum(b - a for a, b in self._arena.host_memory.windows)
+        return int(self._lengths.sum())
 
     def reset(self, key: int) -> None:
         """Write every byte anew; a large tier only the first time."""
         if self._written and self.nbytes > _REWRITTEN:
             return
-        for start, stop in self._arena.host_memory.windows:
-            self._write(start, stop, key)
         self._keys[:] = key
-        self._digests = self._now()
+        rest = np.ones(len(self._starts), bool)
+        rest[self._by_gpu] = False
+        self._digests[self._by_gpu] = self._write_on_gpu(key)
+        others = np.flatnonzero(rest)
+        self._digests[others] = write_payload(self._memory, self._starts[others], self._lengths[others], key)
         self._written = True
 
     def overwrite(self, slot: int, key: int) -> None:
-        """Write a slot anew."""
-        start, stop = self._span(slot)
-        self._write(start, stop, key)
-        pages = self._indices(slot)
-        self._keys[pages] = key
-        self._digests[pages] = self._crc_or_kernel(pages)
+        """Write a slot anew, at once and not in the order of the stream, as a tier does that thinks it is done.
+
+        The digests are those of what was written, not of what lies there a moment later.
+        """
+        cells = self._cells_of([slot])
+        self._keys[cells] = key
+        self._digests[cells] = write_payload(self._memory, self._starts[cells], self._lengths[cells], key)
 
     def check(self, stored: Iterable[int]) -> Mismatch | None:
-        """Compare all pages with their digests, those of the ``stored`` slots excepted, which are taken as they are."""
+        """Compare all cells with their digests, those of the ``stored`` slots excepted, which are taken as they are."""
         now = self._now()
-        for slot in stored:
-            pages = self._indices(slot)
-            self._digests[pages], self._keys[pages] = now[pages], 0
+        taken = self._cells_of(list(stored))
+        self._digests[taken], self._keys[taken] = now[taken], 0
         changed = np.flatnonzero(now != self._digests)
         return self._mismatch(changed) if len(changed) else None
 
-    def _mismatch(self, changed: Pages) -> Mismatch:
+    def _mismatch(self, changed: Cells) -> Mismatch:
         positions, expected, found, exact = [], [], [], True
         for index in changed[:_KEPT].tolist():
-            start = int(self._pages[index]) * PAGE
-            page = self._memory[start : start + PAGE].copy()
+            start, length = int(self._starts[index]), int(self._lengths[index])
+            cell = self._memory[start : start + length].copy()
             known = int(self._keys[index])
-            wanted = np.zeros_like(page)
+            wanted = np.zeros_like(cell)
             if known:
                 fill(wanted, known, start)
-            wrong = np.flatnonzero(page != wanted) if known else np.arange(len(page))
+            wrong = np.flatnonzero(cell != wanted) if known else np.arange(length)
             exact = exact and bool(known)
             positions.append(start + wrong)
             expected.append(wanted[wrong])
-            found.append(page[wrong])
+            found.append(cell[wrong])
         at = np.concatenate(positions)
-        more = max(0, len(changed) - _KEPT) * PAGE
+        more = int(self._lengths[changed[_KEPT:]].sum())
         return Mismatch(
             "host", at, np.concatenate(expected), np.concatenate(found), len(at) + more, exact=exact and not more
         )
 
-    def _write(self, start: int, stop: int, key: int) -> None:
-        def part(first: int) -> None:
-            fill(self._memory[first : min(stop, first + _AT_ONCE)], key, first)
+    def _now(self) -> Digests:
+        """Digest everything: the GPU in the order of the current stream, the processor when that is done with all before."""
+        self._arena.synchronize()
+        digests = np.empty(len(self._starts), np.int64)
+        count = len(self._by_gpu)
+        if count * PAGE > _SHARED:
+            count -= int(count * self.processor_share)
+        sums = self._digest_on_gpu(count)
+        others = np.ones(len(self._starts), bool)
+        others[self._by_gpu[:count]] = False
+        digests[others] = cell_digests(self._memory, self._starts[others], self._lengths[others])
+        digests[self._by_gpu[:count]] = sums.cpu().numpy()
+        return digests
 
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(part, range(start, stop, _AT_ONCE)))
+    def _digest_on_gpu(self, count: int) -> torch.Tensor:
+        """Digest the first ``count`` cells that the GPU can; it may still be at work."""
+        if self._kernels is None or not count:
+            return torch.empty(0, dtype=torch.int64)
+        sums = torch.empty_like(self._word_starts[:count])
+        self._kernels.digest[(count,)](self._words, self._word_starts, _WORDS, sums, SIZE=_WORDS, num_warps=4)
+        return sums
 
-    def _now(self) -> npt.NDArray[np.int64]:
-        return self._crc_or_kernel(np.arange(len(self._pages)))
+    def _write_on_gpu(self, key: int) -> Digests:
+        """Write the payload to the cells that the GPU can reach; return their digests."""
+        if self._kernels is None or not len(self._by_gpu):
+            return np.empty(0, np.int64)
+        sums = torch.empty_like(self._word_starts)
+        keys = torch.from_numpy(np.asarray([key], np.uint64).astype(np.int64)).to(sums.device)
+        first = torch.tensor([self._base // 8], device=sums.device)
+        self._kernels.write[(len(sums),)](self._words, self._word_starts, keys, first, sums, SIZE=_WORDS, num_warps=4)
+        written: Digests = sums.cpu().numpy()
+        return written
 
-    def _crc_or_kernel(self, indices: Pages) -> npt.NDArray[np.int64]:
-        if self._kernels is None:
-            self._arena.synchronize()  # the processor looks now, not in the order of the stream
-            return _crcs(self._memory, self._pages[indices])
-        starts = (
-            self._starts
-            if len(indices) == len(self._pages)
-            else self._starts[torch.from_numpy(indices).to(self._starts.device)]
-        )
-        sums = torch.empty_like(starts)
-        words = PAGE // 8
-        self._kernels.digest[(len(starts),)](self._words, starts, words, sums, SIZE=words, num_warps=4)
-        return sums.cpu().numpy()
-
-    def _span(self, slot: int) -> tuple[int, int]:
-        start = self._arena.host_base + slot * self._arena.slot_stride
-        return start, start + self._arena.slot_bytes
-
-    def _indices(self, slot: int) -> Pages:
-        """Indices of the pages of a slot; a page that two slots share belongs to both."""
-        start, stop = self._span(slot)
-        low, high = np.searchsorted(self._pages, [start // PAGE, -(-stop // PAGE)])
-        return np.arange(low, high)
+    def _cells_of(self, slots: list[int]) -> Cells:
+        """Numbers of the cells of ``slots``, of which each has as many."""
+        if not slots:
+            return np.empty(0, np.int64)
+        each = np.arange(-(-self._arena.slot_bytes // PAGE))
+        cells: Cells = (self._first_of_slot[np.asarray(slots)][:, None] + each).reshape(-1)
+        return cells
 
 
-def _crcs(memory: Bytes, pages: Pages) -> npt.NDArray[np.int64]:
-    def part(some: Pages) -> list[int]:
-        return [zlib.crc32(memory[p * PAGE : (p + 1) * PAGE].data) for p in some.tolist()]
-
-    if len(pages) * PAGE <= _AT_ONCE:
-        return np.asarray(part(pages), np.int64)
-    with ThreadPoolExecutor() as pool:
-        found = pool.map(part, np.array_split(pages, -(-len(pages) * PAGE // _AT_ONCE)))
-        return np.asarray([value for values in found for value in values], np.int64)
+def _cells(windows: Iterable[tuple[int, int]], slots: Positions, slot_bytes: int) -> tuple[Positions, Positions]:
+    """Return start and length of each cell: windows cut at the borders of slots, and from those on every 4,096 bytes."""
+    borders = np.unique(np.concatenate([slots, slots + slot_bytes]))
+    starts, stops = [], []
+    for start, stop in windows:
+        inner = borders[np.searchsorted(borders, start, "right") : np.searchsorted(borders, stop)]
+        edges = np.concatenate([[start], inner, [stop]]).astype(np.int64)
+        starts.append(edges[:-1])
+        stops.append(edges[1:])
+    first, last = np.concatenate(starts), np.concatenate(stops)
+    counts = -(-(last - first) // PAGE)
+    nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    cells = np.repeat(first, counts) + nth * PAGE
+    return cells, np.minimum(np.repeat(last, counts) - cells, PAGE)

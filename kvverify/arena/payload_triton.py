@@ -204,6 +204,21 @@ def digest(memory, starts, count, sums, SIZE: tl.constexpr) -> None:
     tl.store(sums + program, tl.sum(mixed.to(tl.int64, bitcast=True), 0))
 
 
+@triton.jit
+def write(memory, starts, key, first, sums, SIZE: tl.constexpr) -> None:
+    """Write plain payload to the ``SIZE`` words from word ``starts[program]`` of ``memory`` on, and to ``sums`` their digests.
+
+    ``key`` and ``first`` int64 [1]: the key, and which word of its region word 0 of ``memory`` is.
+    """
+    program = tl.program_id(0)
+    lane = tl.arange(0, SIZE)
+    at = tl.load(starts + program)
+    nth = (lane.to(tl.uint64) + 1) * _GOLDEN
+    word = _mixed((tl.load(first) + at).to(tl.uint64) * _GOLDEN + nth) ^ tl.load(key).to(tl.uint64, bitcast=True)
+    tl.store(memory + at + lane, word.to(tl.int64, bitcast=True))
+    tl.store(sums + program, tl.sum(_mixed(word ^ nth).to(tl.int64, bitcast=True), 0))
+
+
 _TABLES = {"starts": "*i64", "strides": "*i64", "lengths": "*i64", "kinds": "*i64", "tiles": "i32", "blocks": "*i64"}
 _RECORDS = {"keys": "*i64", "sources": "*i64", "kind_step": "i32", "special": "*i64"}
 _CHOICES: dict[str, str | int] = {"UNIT": 8, "SIZE": 1024, "HAS_BLOCKS": True}
@@ -216,4 +231,5 @@ SIGNATURES: dict[str, dict[str, str | int]] = {
     "occupy": {**_COMMON, "extremes": "*i64", "masks": "*i64", "flip": "i32", **_CHOICES},
     "settle": {**_COMMON, "own_keys": "*i64", "own_sources": "*i64", **_CHOICES, "UNIT": 1, "memory": "*u8"},
     "digest": {"memory": "*i64", "starts": "*i64", "count": "i32", "sums": "*i64", "SIZE": 512},
+    "write": {"memory": "*i64", "starts": "*i64", "key": "*i64", "first": "*i64", "sums": "*i64", "SIZE": 512},
 }

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import random
 import sys
+from unittest import mock
 
 import numpy as np
 import torch
 
 from kvverify.arena.contents import contents
+from kvverify.arena.device_arena import DeviceArena
 from kvverify.arena.extents import Extent
+from kvverify.arena.host_tier import HostTier
 from kvverify.arena.payload import derive_key, fill
 from kvverify.arena.payload_launch import Launch, Payloads, Records
 from kvverify.arena.tiles import kinds_of, tiles_of
+from kvverify.layout.place import place
+from kvverify.layout.recipe import LayerRecipe, Recipe
 
 CPU = torch.device("cpu")
 
@@ -72,5 +77,28 @@ def _compare_counts(
     assert (by_units, by_bytes) == (units, inside.sum()), (extent, by_units, by_bytes)
 
 
+def host_tier(seed: int) -> None:
+    """What the kernels write to a host tier is its payload, and their digests are the processor's, whatever the share of each."""
+    layers = (LayerRecipe("bf16", 1, 8),)
+    arena = DeviceArena(place(Recipe(layers, num_blocks=2, block_tokens=4)), 3, 1, CPU)
+    tier = HostTier(arena, CPU)
+    tier.reset(derive_key(seed, 5))
+    memory, (start, stop) = arena.host_memory.array, arena.host_memory.windows[0]
+    wanted = np.empty(stop - start, np.uint8)
+    fill(wanted, derive_key(seed, 5), start)
+    assert np.array_equal(memory[start:stop], wanted)
+    assert tier.check([]) is None
+    with mock.patch("kvverify.arena.host_tier._SHARED", 0):
+        for share in (0.0, 0.3, 1.0):
+            tier.processor_share = share
+            assert tier.check([]) is None
+            memory[start + seed] ^= 1
+            found = tier.check([])
+            assert found is not None
+            assert found.positions.tolist() == [start + seed]
+            memory[start + seed] ^= 1
+
+
 if __name__ == "__main__":
+    host_tier(4711)
     print(sum(one(random.Random(seed)) for seed in range(int(sys.argv[1]))))
