@@ -151,6 +151,137 @@ class CodecCompared(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDescribed(Event):
+    """A live server was recognised: ``info`` is what it says of itself, ``notes`` what is missing or odd about it."""
+
+    engine: str
+    model: str
+    info: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestAnswered(Event):
+    """One request of one arm was answered, or was not (``error`` says how; it is counted and never turned into a value).
+
+    ``arm`` is cold, hbm, hbm-again, dram, dram-again, partial, starved, concurrent, filler ..., ``request`` the number of the
+    prompt, ``tokens`` and ``logprobs`` the generated ones, times in seconds.
+    """
+
+    arm: str
+    round: int
+    request: int
+    prompt_hash: str
+    prompt_tokens: int = 0
+    cached_tokens: int = -1  # what usage says; -1 where it says nothing
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ttft: float = 0.0
+    itl: float = 0.0  # mean time between tokens
+    seconds: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierFlushed(Event):
+    """A tier was emptied: ``claimed`` is what the server answered, ``proof`` how it was verified, empty where it was not."""
+
+    tier: str
+    claimed: bool
+    proof: str = ""
+    poison: str = ""  # how free HBM blocks were overwritten, empty where they were not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateEvaluated(Event):
+    """Was a request, or a whole pass (``request`` -1), served from the tier of its ``arm``?
+
+    ``reasons`` say what is missing; none means satisfied. ``counted`` and ``expected`` are the numbers behind it.
+    """
+
+    arm: str
+    round: int
+    request: int
+    reasons: list[str] = field(default_factory=list)
+    counted: dict[str, Any] = field(default_factory=dict)
+    expected: dict[str, Any] = field(default_factory=dict)
+    witnesses: list[str] = field(default_factory=list)
+
+    @property
+    def satisfied(self) -> bool:
+        """Is everything proved that has to be?"""
+        return not self.reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCompared(Event):
+    """The answers to one prompt in two arms were compared, position by position.
+
+    ``judged`` False: shown and not judged (cold against hit, or with a noise floor the single comparison). ``refused`` says why
+    the two cannot be compared, such as unequal hit lengths. ``divergence`` is the first position with another token, -1 for none.
+    """
+
+    base: str
+    arm: str
+    round: int
+    request: int
+    judged: bool
+    positions: int = 0
+    divergence: int = -1
+    largest_difference: float = 0.0  # of the logprobs up to the divergence
+    refused: str = ""
+    detail: str = ""
+
+    @property
+    def different(self) -> bool:
+        """Do the two differ in a token or in any bit of a logprob?"""
+        return self.divergence >= 0 or self.largest_difference > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcessMeasured(Event):
+    """Where the engine's own noise is not zero: how much more two tiers differ than one tier from itself, with an interval."""
+
+    base: str
+    arm: str
+    statistic: str
+    requests: int
+    floor: float
+    value: float
+    excess: float
+    low: float
+    high: float
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionChecked(Event):
+    """One answer of the isolation test. ``right``: it gives the session's own secret; ``foreign``: whose content it holds instead.
+
+    A session is ``qualified`` by a right answer from HBM; only then is a wrong one worth anything.
+    """
+
+    session: str
+    round: int
+    right: bool
+    qualified: bool
+    foreign: str = ""
+    from_tier: str = ""  # the tier that served it, as far as the gate proves it
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationChecked(Event):
+    """The doctor looked for one fault of configuration: ``outcome`` is ok, fault or unknown."""
+
+    check: str
+    outcome: str
+    found: str = ""
+    breaks: str = ""
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemMet(Event):
     """Something of ours or of the environment went wrong; the run cannot be called a pass."""
 
@@ -176,6 +307,14 @@ _TYPES: dict[str, type[Event]] = {
         FailureFound,
         FaultPlanted,
         CodecCompared,
+        EngineDescribed,
+        RequestAnswered,
+        TierFlushed,
+        GateEvaluated,
+        ReplayCompared,
+        ExcessMeasured,
+        SessionChecked,
+        ConfigurationChecked,
         ProblemMet,
         RunFinished,
     )

@@ -1,0 +1,1 @@
+"""A small reference server for trying and testing kvverify. It is no serving engine."""

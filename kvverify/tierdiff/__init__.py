@@ -1,0 +1,1 @@
+"""Is the answer the same whichever tier served it? Arms, comparison, isolation, doctor."""
