@@ -35,10 +35,11 @@ class Oracle(Expectation):
             [i for i in layout.group_layers(g.index) if padding_runs(layout.layers[i])] for g in layout.groups
         ]
 
-    def check(self) -> Mismatch | None:
+    def check(self, *, host: bool = True) -> Mismatch | None:
         """Compare window by window; see :meth:`Expectation.check`."""
-        self._adopt_dirty_slots()
-        found = self._compare("host", self.arena.host_memory, self._host_shadow)
+        if host:
+            self._adopt_dirty_slots()
+        found = self._compare("host", self.arena.host_memory, self._host_shadow) if host else None
         if found is not None:
             return found
         found = self._compare("device", self.arena.mapping, self._device_shadow)
