@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from kvverify.arena.memory import Bytes, Mapping, Window
+from kvverify.arena.memory import PAGE, Bytes, Mapping, Window
 from kvverify.errors import EnvironmentProblem
+
+_TOUCHED = 256 << 20  # bytes one thread touches at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,21 @@ def allocate(size: int, device: torch.device) -> DeviceMemory:
         raise MemoryError(f"cannot allocate {size:,} bytes on {device}: {str(error).splitlines()[0]}") from error
 
 
+def touch(mapping: Mapping) -> None:
+    """Let the system find memory for the accessible windows, in threads: pinning would do so in one, and tiers are large."""
+
+    def part(span: Window) -> None:
+        mapping.array[span[0] : span[1] : PAGE] = 0
+
+    pieces = [
+        (first, min(stop, first + _TOUCHED))
+        for start, stop in mapping.windows
+        for first in range(start, stop, _TOUCHED)
+    ]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(part, pieces))
+
+
 def register(mapping: Mapping) -> None:
     """Pin the accessible windows of host memory, so that the GPU reads and writes them in place; undone when it is dropped.
 
@@ -57,6 +75,7 @@ def register(mapping: Mapping) -> None:
         EnvironmentProblem: the driver refuses.
     """
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]  # HIP's on ROCm, under the same names
+    touch(mapping)
     for start, stop in mapping.windows:
         address = mapping.address + start
         code = int(runtime.cudaHostRegister(address, stop - start, 0))
