@@ -7,7 +7,7 @@
 
 Sessions that need torch, LMCache and vLLM share one environment, .nox/stacks, built once from requirements/. On a machine whose
 interpreter already has a GPU build of torch, `roundtrip` uses that very interpreter instead, installs nothing into it, and verifies the
-kernels that copy from and to the GPU: it adds --device cuda, which is a GPU under ROCm too.
+kernels that copy from and to the GPU: it adds --device cuda, which is a GPU under ROCm too. `bench` measures there what it promises of GPUs.
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ def stacks(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Measure speed and memory against fio and memcmp; exit 1 where a bar is missed."""
+    """Measure speed and memory against fio and memcmp, on a GPU against device copies; exit 1 where a bar is missed."""
+    if gpu_build():
+        session.run(sys.executable, "-m", "bench.gpu", *session.posargs, env=side_folder(session), external=True)
+        return
     session.run(
         stacks_python(session),
         "-m",
