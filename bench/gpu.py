@@ -16,14 +16,14 @@ Loads are of 8 bytes a lane, 256 bytes a warp and coalesced, and issued before t
 multiprocessor with 12 programs, where 4.3 TB/s at 1 us of latency need 33 KiB. So 16 bytes a lane are not needed for bandwidth. They need
 `tl.multiple_of` hints that odd pages do not allow, and save 4 instructions of 388.
 
-If a bar is missed, in this order: --sweep (more words a thread spread the fixed part: 8 KiB with 2 warps, 16 KiB with 4; but a page of 8,576
-bytes leaves half a tile of 16 KiB idle); then one program for all tiles of a page, which spreads it further; then a body without masks
+If a bar is missed, in this order: --sweep (more words a thread spread the fixed part: 8 KiB with 2 warps, 16 KiB with 4, which suits
+the 4-bit pages of 17,152 bytes and the bf16 ones of 64 KiB alike); then one program for all tiles of a page, which spreads it further; then a body without masks
 for tiles that are full.
 
 A 32 GiB pool with a tier of 4 GiB, per lap of 28 GiB stored and 28 GiB loaded (60 GB, 1.09 s at 55 GB/s): fills 8 ms, occupants 8 ms, the
 check 10 ms, the reset 10 ms, one digest of the tier 86 ms at 50 GB/s over the bus, less with a share of the processor. Digests cost tier / bus
 for every check, so they alone take 8 % where a check follows on 14 tiers full of copies, and would take half where one follows on two.
-64 GiB there and back: copies 2.5 s, the tier's first write and one digest 1.4 s each, bookkeeping of 100,000 blocks 1 to 2 s, the rest 0.1 s.
+64 GiB there and back: copies 2.5 s, the tier's first write and one digest 1.4 s each, bookkeeping of 55,000 blocks 1 s, the rest 0.1 s.
 """
 
 from __future__ import annotations
