@@ -28,9 +28,10 @@ import nox
 HERE = Path(__file__).parent.resolve()
 sys.path.insert(0, str(HERE))  # the parts of kvverify used here need only the standard library
 
-from kvverify.events import Event, RunStarted, verdict_of  # noqa: E402
+from kvverify.events import Event, RunStarted  # noqa: E402
 from kvverify.report.executed import executed_tests, nothing_done  # noqa: E402
 from kvverify.report.log import read_events  # noqa: E402
+from kvverify.verdicts import verdict_of  # noqa: E402
 
 nox.options.default_venv_backend = "virtualenv"
 nox.options.sessions = ["lint", "types", "tests"]

@@ -19,9 +19,9 @@ from kvverify.events import (
     KernelProbed,
     ProblemMet,
     RunStarted,
-    differs,
 )
 from kvverify.report.words import duration, plural, printable, size
+from kvverify.verdicts import differs
 
 PLAIN_EVERY_S = 10.0  # without a terminal: at most one progress line in this time
 

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvverify.events import EXIT_CODES, Verdict, differs
+from kvverify.events import EXIT_CODES, Verdict
 from kvverify.report.summary import Failure, Summary
 from kvverify.report.words import duration, gpu_line, plural, printable, size
+from kvverify.verdicts import differs
 
 MOST_FAILURES = 10  # with all details; the report has the rest
 MOST_ROWS = 40

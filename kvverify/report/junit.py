@@ -10,10 +10,11 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from kvverify.events import CodecCompared, FaultPlanted, Verdict, differs
+from kvverify.events import CodecCompared, FaultPlanted, Verdict
 from kvverify.report.final import detail_lines, replay_command
 from kvverify.report.summary import Case, Failure, Summary
 from kvverify.report.words import utc
+from kvverify.verdicts import differs
 
 # XML 1.0 has no way to write these, escaped or not
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -15,17 +15,13 @@ from kvverify.events import (
     FailureFound,
     FaultPlanted,
     KernelProbed,
-    Reason,
     RunFinished,
     RunStarted,
     Verdict,
-    compared_something,
-    differs,
-    reasons,
-    verdict_of,
 )
 from kvverify.report.executed import kernel_devices
 from kvverify.report.gaps import not_covered
+from kvverify.verdicts import Reason, compared_something, differs, reasons, verdict_of
 
 E = TypeVar("E", bound=Event)
 

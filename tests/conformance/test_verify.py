@@ -15,9 +15,10 @@ import pytest
 from kvverify.cli.main import run
 from kvverify.conformance import verify as verify_module
 from kvverify.conformance.verify import Plan, verify
-from kvverify.events import CodecCompared, Event, KernelProbed, RunFinished, RunStarted, Verdict, reasons, verdict_of
+from kvverify.events import CodecCompared, Event, KernelProbed, RunFinished, RunStarted, Verdict
 from kvverify.report.folder import RunFolder
 from kvverify.report.log import EventBus, EventWriter, read_events
+from kvverify.verdicts import reasons, verdict_of
 
 
 def broken(tmp_path: Path, package: str, text: str) -> dict[str, str]:

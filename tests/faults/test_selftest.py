@@ -20,7 +20,6 @@ from kvverify.events import (
     RunFinished,
     RunStarted,
     Verdict,
-    verdict_of,
 )
 from kvverify.faults.catalogue import fault_named
 from kvverify.kernels.registry import resolve
@@ -28,6 +27,7 @@ from kvverify.layout.pool import campaign_pool
 from kvverify.report.folder import RunFolder
 from kvverify.report.log import read_events
 from kvverify.roundtrip.selftest import SelfTest, plantable, selftest
+from kvverify.verdicts import verdict_of
 
 BLIND_KERNEL = '''
 from kvverify.kernels.torch_reference import TorchReference

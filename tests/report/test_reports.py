@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvverify.events import Event, FailureFound, Verdict, verdict_of
+from kvverify.events import Event, FailureFound, Verdict
 from kvverify.report.files import write_reports
 from kvverify.report.final import json_line, print_summary, summary_json
 from kvverify.report.folder import RunFolder
@@ -26,6 +26,7 @@ from kvverify.report.junit import junit_xml
 from kvverify.report.markdown import render_markdown
 from kvverify.report.summary import Summary, summarise
 from kvverify.roundtrip.record import run_record
+from kvverify.verdicts import verdict_of
 from tests.report.golden import (
     GOLDEN,
     HEADLINE,

@@ -8,18 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvverify.events import (
-    EXIT_CODES,
-    BatchFinished,
-    Event,
-    KernelProbed,
-    ProblemMet,
-    RunFinished,
-    Verdict,
-    reasons,
-    verdict_of,
-    worst,
-)
+from kvverify.events import EXIT_CODES, BatchFinished, Event, KernelProbed, ProblemMet, RunFinished, Verdict
+from kvverify.verdicts import reasons, verdict_of, worst
 from tests.report.golden import GOLDEN, PASSING, batch, campaign, failure, fault, finished, probed, started
 
 PROBLEM = ProblemMet(at=1.0, where="child", problem="could not be started")

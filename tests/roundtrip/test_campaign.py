@@ -24,14 +24,13 @@ from kvverify.events import (
     ProblemMet,
     RunFinished,
     Verdict,
-    reasons,
-    verdict_of,
 )
 from kvverify.kernels.registry import resolve
 from kvverify.layout.place import place
 from kvverify.layout.pool import campaign_pool
 from kvverify.report.log import read_events
 from kvverify.roundtrip.campaign import PROFILES, Campaign, Plan, Profile
+from kvverify.verdicts import reasons, verdict_of
 
 EVIL = Path(__file__).with_name("evil.py")
 E = TypeVar("E", bound=Event)

@@ -1,0 +1,132 @@
+"""The verdict of a run, computed from its raw events each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvverify.events import (
+    BatchFinished,
+    CampaignStarted,
+    CodecCompared,
+    Event,
+    FailureFound,
+    FaultPlanted,
+    KernelProbed,
+    ProblemMet,
+    RunFinished,
+    RunStarted,
+    Verdict,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a run is not a PASS, in one line."""
+
+    verdict: Verdict
+    text: str
+
+
+_SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.ERROR, Verdict.FAIL)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict that decides: FAIL beats ERROR beats INCONCLUSIVE beats PASS; of nothing, INCONCLUSIVE."""
+    return max(verdicts, key=_SEVERITY.index, default=Verdict.INCONCLUSIVE)
+
+
+def verdict_of(events: Iterable[Event]) -> Verdict:
+    """Compute the verdict of a run from its raw events: that of the worst of :func:`reasons`, PASS where there is none."""
+    return worst([Verdict.PASS, *(reason.verdict for reason in reasons(events))])
+
+
+def reasons(events: Iterable[Event]) -> list[Reason]:
+    """Return everything that keeps a run from being a PASS, worst first; computed anew each time.
+
+    FAIL: a kernel broke a property or differs from a reference codec, or a planted fault survived, which is a FAIL of the
+    checker. ERROR: a problem was met.
+    INCONCLUSIVE: no sequence compared a byte, a requested kernel did not run, a planted fault was killed nowhere, or the log
+    has no end (after the last start, where a run was resumed).
+    """
+    seen = list(events)
+    found = [*_failures(seen), *_differences(seen), *_problems(seen), *_fault_reasons(seen)]
+    found += [*_kernels_not_run(seen), *_no_end(seen)]
+    return sorted(found, key=lambda reason: -_SEVERITY.index(reason.verdict))
+
+
+def compared_something(batch: BatchFinished) -> bool:
+    """Did this batch check anything? Sequences that compared no byte are no evidence."""
+    return batch.sequences > 0 and batch.compared_bytes > 0
+
+
+def _failures(seen: list[Event]) -> list[Reason]:
+    places = {(e.kernel, e.layout, e.fingerprint): e for e in seen if isinstance(e, FailureFound)}
+    kernels = dict.fromkeys(kernel for kernel, _, _ in places)
+    counts = {kernel: sum(k == kernel for k, _, _ in places) for kernel in kernels}
+    return [Reason(Verdict.FAIL, f"kernel {k}: {n} failure{'s' if n > 1 else ''}") for k, n in counts.items()]
+
+
+def differs(event: CodecCompared) -> bool:
+    """Is this comparison a failure?"""
+    return event.different_bytes > 0 or bool(event.headline)
+
+
+def _differences(seen: list[Event]) -> list[Reason]:
+    wrong = [e for e in seen if isinstance(e, CodecCompared) and differs(e)]
+    texts = dict.fromkeys(f"{e.library} {e.format}, head size {e.head_size}, {e.what}: {e.headline}" for e in wrong)
+    return [Reason(Verdict.FAIL, text) for text in texts]
+
+
+def _problems(seen: list[Event]) -> list[Reason]:
+    texts = dict.fromkeys(f"{e.where}: {e.problem}" for e in seen if isinstance(e, ProblemMet))
+    return [Reason(Verdict.ERROR, text) for text in texts]
+
+
+def _fault_reasons(seen: list[Event]) -> list[Reason]:
+    faults: dict[tuple[str, str], list[FaultPlanted]] = {}
+    for e in seen:
+        if isinstance(e, FaultPlanted):
+            faults.setdefault((e.fault, e.name), []).append(e)
+    found = []
+    for (fault, name), met in faults.items():
+        survivors = [e.kernel for e in met if e.outcome == "survived"]
+        if survivors:
+            kernels = ", ".join(dict.fromkeys(survivors))
+            found.append(Reason(Verdict.FAIL, f"planted fault {fault} {name} survived with kernel {kernels}"))
+        elif not any(e.outcome == "killed" for e in met):
+            why = "; ".join(dict.fromkeys(e.reason or e.outcome for e in met))
+            found.append(Reason(Verdict.INCONCLUSIVE, f"planted fault {fault} {name} was killed with no kernel: {why}"))
+    return found
+
+
+def _kernels_not_run(seen: list[Event]) -> list[Reason]:
+    ran = {e.kernel for e in seen if isinstance(e, BatchFinished) and compared_something(e)}
+    ran |= {e.kernel for e in seen if isinstance(e, FailureFound)}  # perhaps in its very first sequence
+    codecs = any(isinstance(e, RunStarted) and e.command.startswith("codecs") for e in seen)
+    ran |= {e.library for e in seen if isinstance(e, CodecCompared) and (e.compared_bytes > 0 or differs(e))}
+    # of several probes, after a resume, the last one counts
+    probes = {e.kernel: e for e in seen if isinstance(e, KernelProbed)}
+    found = [
+        Reason(Verdict.INCONCLUSIVE, f"kernel {e.kernel} did not run: {e.reason or 'not available'}")
+        for e in probes.values()
+        if not e.available and e.requested
+    ]
+    offered = [e.kernel for e in probes.values() if e.available]
+    started = [e.kernel for e in seen if isinstance(e, CampaignStarted) and e.kernel not in probes]
+    found += [
+        Reason(Verdict.INCONCLUSIVE, f"kernel {kernel} {'compared no byte' if codecs else 'executed no sequence'}")
+        for kernel in dict.fromkeys([*offered, *started])
+        if kernel not in ran
+    ]
+    if not ran and not found and not any(isinstance(e, FaultPlanted) and e.outcome == "killed" for e in seen):
+        found.append(Reason(Verdict.INCONCLUSIVE, "nothing was compared" if codecs else "no sequence was executed"))
+    return found
+
+
+def _no_end(seen: list[Event]) -> list[Reason]:
+    starts_and_ends = [e for e in seen if isinstance(e, RunStarted | RunFinished)]
+    last = starts_and_ends[-1] if starts_and_ends else None
+    if not isinstance(last, RunFinished):
+        return [Reason(Verdict.INCONCLUSIVE, "the run did not come to its end")]
+    return [Reason(Verdict.INCONCLUSIVE, "the run was interrupted")] if last.interrupted else []
