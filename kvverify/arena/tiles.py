@@ -61,9 +61,12 @@ def tiles_of(extents: Iterable[Extent], kinds: list[Groups], *, unit: int = 0) -
     launches: dict[tuple[int, int, int], list[tuple[int, int, int, int]]] = {}
     for extent in extents:
         step, kind = unit or _unit(extent), kinds.index(extent.content)
-        for first in range(0, extent.length, _TILE_BYTES[-1]):
-            length = min(_TILE_BYTES[-1], extent.length - first)
-            tile = next(t for t in _TILE_BYTES if t >= length)  # idle lanes cost as much as busy ones
+        sizes = (
+            _TILE_BYTES if step == WORD else _TILE_BYTES[:2]
+        )  # eight times as many lanes, for which registers must do
+        for first in range(0, extent.length, sizes[-1]):
+            length = min(sizes[-1], extent.length - first)
+            tile = next(t for t in sizes if t >= length)  # idle lanes cost as much as busy ones
             launches.setdefault((step, tile, extent.count), []).append(
                 (extent.start + first, extent.stride, length, kind)
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 from collections.abc import Iterable
@@ -15,7 +16,13 @@ def file_digests(paths: Iterable[str | None]) -> dict[str, str]:
     does not carry a machine's folders.
     """
     found = (Path(p) for p in paths if p)
-    return {_package_name(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in found if p.is_file()}
+    return {_package_name(p): _digest(p, p.stat().st_mtime_ns) for p in found if p.is_file()}
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(path: Path, _changed_ns: int) -> str:
+    # a kernel is asked for every layout, and extensions have hundreds of megabytes
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _package_name(path: Path) -> str:

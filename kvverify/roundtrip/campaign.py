@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ SaveFailure = Callable[[str, dict[str, Any]], str]
 _HOST_BYTES = 2 << 20  # host slots are given out until about this many bytes are used
 _LARGE_BATCH = 16
 _LARGE_BYTES = 1 << 30  # of a buffer on a GPU that is not kept for the next turn
+_OPENED_AT_ONCE = 4  # kernels whose processes start side by side
 _FAILING_BATCHES = 5  # after so many a kernel's campaign ends: it is broken, and each costs a shrink
 
 
@@ -119,15 +121,18 @@ class Campaign:
         """Open every kernel's lane, then let the lanes take turns until examples or budget are used up."""
         began = time.monotonic()
         try:
-            for source in self.plan.sources:
-                self._open(source)
+            self._lanes = [self._lane(source) for source in self.plan.sources]
+            with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:  # importing a serving engine takes ten seconds
+                offers = [pool.submit(self._offer_layouts, lane) for lane in self._lanes]
+                for opened, offer in zip(self._lanes, offers, strict=True):
+                    self._open(opened, offer)
             while (lane := self._next_lane(time.monotonic() - began)) is not None:
                 self._turn(lane)
         finally:
             for lane in self._lanes:
                 lane.child.close()
 
-    def _open(self, source: KernelSource) -> None:
+    def _lane(self, source: KernelSource) -> Lane:
         log = self.plan.logs / f"{_safe(source.name)}.log" if self.plan.logs else None
         child = runner(
             source,
@@ -137,11 +142,12 @@ class Campaign:
             log=log,
             forking=self.plan.forking,
         )
-        lane = Lane(source, child)
-        self._lanes.append(lane)
+        return Lane(source, child)
+
+    def _open(self, lane: Lane, offer: Future[dict[str, str]]) -> None:
+        source = lane.source
         try:
-            child.start()
-            refused = self._offer_layouts(lane)
+            refused = offer.result()
         except Unavailable as error:
             lane.closed = True
             self._emit(KernelProbed(kernel=source.name, available=False, requested=self.plan.named, reason=str(error)))
@@ -159,6 +165,8 @@ class Campaign:
         self._recall(lane)
 
     def _offer_layouts(self, lane: Lane) -> dict[str, str]:
+        """Start the kernel's process and ask it about every layout; return what it refuses, with its reasons."""
+        lane.child.start()
         refused = {}
         for recipe in self.plan.recipes:
             document, layout = to_document(recipe), place(recipe)
