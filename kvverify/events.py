@@ -214,10 +214,11 @@ class GateEvaluated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayCompared(Event):
-    """The answers to one prompt in two arms were compared, position by position.
+    """The answers to one prompt in two arms were compared, position by position; or, ``what`` "blocks", digests of its KV blocks.
 
-    ``judged`` False: shown and not judged (cold against hit, or with a noise floor the single comparison). ``refused`` says why
-    the two cannot be compared, such as unequal hit lengths. ``divergence`` is the first position with another token, -1 for none.
+    ``judged`` False: shown and not judged by itself (cold against hit, and the noise floor: one tier against itself). ``refused``
+    says why the two cannot be compared, such as unequal hit lengths. ``divergence`` is the first position with another token,
+    -1 for none.
     """
 
     base: str
@@ -230,6 +231,7 @@ class ReplayCompared(Event):
     largest_difference: float = 0.0  # of the logprobs up to the divergence
     refused: str = ""
     detail: str = ""
+    what: str = "answers"
 
     @property
     def different(self) -> bool:

@@ -1,9 +1,8 @@
-"""The verdict of a run, computed from its raw events each time."""
+"""The verdict of a run, computed from its raw events each time. Rules of live checks are in kvverify.verdicts_live."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from kvverify.events import (
     BatchFinished,
@@ -18,22 +17,8 @@ from kvverify.events import (
     RunStarted,
     Verdict,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a run is not a PASS, in one line."""
-
-    verdict: Verdict
-    text: str
-
-
-_SEVERITY = (Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.ERROR, Verdict.FAIL)
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict that decides: FAIL beats ERROR beats INCONCLUSIVE beats PASS; of nothing, INCONCLUSIVE."""
-    return max(verdicts, key=_SEVERITY.index, default=Verdict.INCONCLUSIVE)
+from kvverify.reasons import SEVERITY, Reason, worst
+from kvverify.verdicts_live import is_live, live_reasons
 
 
 def verdict_of(events: Iterable[Event]) -> Verdict:
@@ -47,12 +32,12 @@ def reasons(events: Iterable[Event]) -> list[Reason]:
     FAIL: a kernel broke a property or differs from a reference codec, or a planted fault survived, which is a FAIL of the
     checker. ERROR: a problem was met.
     INCONCLUSIVE: no sequence compared a byte, a requested kernel did not run, a planted fault was killed nowhere, or the log
-    has no end (after the last start, where a run was resumed).
+    has no end (after the last start, where a run was resumed). Checks of live servers: see kvverify.verdicts_live.
     """
     seen = list(events)
     found = [*_failures(seen), *_differences(seen), *_problems(seen), *_fault_reasons(seen)]
-    found += [*_kernels_not_run(seen), *_no_end(seen)]
-    return sorted(found, key=lambda reason: -_SEVERITY.index(reason.verdict))
+    found += [*(live_reasons(seen) if is_live(seen) else _kernels_not_run(seen)), *_no_end(seen)]
+    return sorted(found, key=lambda reason: -SEVERITY.index(reason.verdict))
 
 
 def compared_something(batch: BatchFinished) -> bool:
@@ -79,6 +64,9 @@ def _differences(seen: list[Event]) -> list[Reason]:
 
 
 def _problems(seen: list[Event]) -> list[Reason]:
+    if is_live(seen):  # a resumed run does again what a dying server cut short
+        starts = [i for i, e in enumerate(seen) if isinstance(e, RunStarted)]
+        seen = seen[starts[-1] if starts else 0 :]
     texts = dict.fromkeys(f"{e.where}: {e.problem}" for e in seen if isinstance(e, ProblemMet))
     return [Reason(Verdict.ERROR, text) for text in texts]
 

@@ -27,12 +27,12 @@ def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> int:
     The verdict is computed anew, and the exit code is that of the worst one.
     """
     from kvverify.events import EXIT_CODES
+    from kvverify.reasons import worst
     from kvverify.report.files import write_reports
     from kvverify.report.final import json_line, print_summary, summary_json
     from kvverify.report.folder import RunFolder
     from kvverify.report.log import read_events
     from kvverify.report.summary import summarise
-    from kvverify.verdicts import worst
 
     folders = [RunFolder.open(run, writable=False) for run in runs]
     targets = _targets(runs, out)

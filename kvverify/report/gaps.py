@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from kvverify.events import CampaignStarted, FaultPlanted, Verdict
+from kvverify.reasons import Reason
 from kvverify.report.words import plural
-from kvverify.verdicts import Reason
 
 Faults = Mapping[tuple[str, str], Mapping[str, FaultPlanted]]
 

@@ -19,9 +19,10 @@ from kvverify.events import (
     RunStarted,
     Verdict,
 )
+from kvverify.reasons import Reason
 from kvverify.report.executed import kernel_devices
 from kvverify.report.gaps import not_covered
-from kvverify.verdicts import Reason, compared_something, differs, reasons, verdict_of
+from kvverify.verdicts import compared_something, differs, reasons, verdict_of
 
 E = TypeVar("E", bound=Event)
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvverify.events import EXIT_CODES, BatchFinished, Event, KernelProbed, ProblemMet, RunFinished, Verdict
-from kvverify.verdicts import reasons, verdict_of, worst
+from kvverify.reasons import worst
+from kvverify.verdicts import reasons, verdict_of
 from tests.report.golden import GOLDEN, PASSING, batch, campaign, failure, fault, finished, probed, started
 
 PROBLEM = ProblemMet(at=1.0, where="child", problem="could not be started")

@@ -1,0 +1,199 @@
+"""The verdict of checks of live servers: tiers compared, sessions kept apart, configurations looked at.
+
+Nothing counts that its gate does not prove. Of one request in one arm, asked again after an interruption, the last answer and
+the last gate count; a difference that was once proved stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvverify.events import (
+    ConfigurationChecked,
+    Event,
+    ExcessMeasured,
+    GateEvaluated,
+    ReplayCompared,
+    RequestAnswered,
+    RunStarted,
+    SessionChecked,
+    Verdict,
+)
+from kvverify.reasons import Reason
+
+LIVE_COMMANDS = ("tier-diff", "isolation", "doctor")
+WHOLE_PASS = -1  # GateEvaluated.request of a gate on totals
+AGAIN = "-again"  # an arm and the same arm again are the noise floor of the first
+CONCURRENT = "concurrent"  # in the name of an arm: who shares a batch is up to the server, so no floor of it is exact
+
+
+def is_live(seen: Iterable[Event]) -> bool:
+    """Is this a run against a server?"""
+    return any(isinstance(e, RunStarted) and e.command in LIVE_COMMANDS for e in seen)
+
+
+def live_reasons(seen: list[Event]) -> list[Reason]:
+    """Return what keeps a live run from being a PASS, problems and missing ends apart.
+
+    FAIL: a proved comparison of two tiers differs where the engine's noise is exactly zero; where it is not, the interval of the
+    excess lies above 0; foreign content in a session, or a wrong answer of a qualified one; a fault of configuration.
+    INCONCLUSIVE: a gate that is not satisfied, a refused comparison, no valid noise floor, an excess that the requests cannot
+    bound by the floor, failed requests, an unknown configuration, nothing compared.
+    """
+    found = [*_gates(seen), *_failed_requests(seen), *_comparisons(seen), *_sessions(seen), *_configurations(seen)]
+    return found or _nothing_done(seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """Which requests of which arms are proved to have come from the tier of their arm."""
+
+    by_request: dict[tuple[str, int, int], GateEvaluated]
+
+    @classmethod
+    def of(cls, seen: Iterable[Event]) -> Proofs:
+        """Return the last gate of every request and pass."""
+        return cls({(e.arm, e.round, e.request): e for e in seen if isinstance(e, GateEvaluated)})
+
+    def proved(self, arm: str, round_: int, request: int) -> bool:
+        """Is there a gate, and is every one that concerns this request satisfied?"""
+        keys = ((arm, round_, request), (arm, round_, WHOLE_PASS))
+        gates = [self.by_request[key] for key in keys if key in self.by_request]
+        return bool(gates) and all(gate.satisfied for gate in gates)
+
+    def counts(self, e: ReplayCompared) -> bool:
+        """Can this comparison decide anything?"""
+        return not e.refused and all(self.proved(arm, e.round, e.request) for arm in (e.base, e.arm))
+
+
+def floors(seen: Iterable[Event]) -> dict[tuple[str, int, int], ReplayCompared]:
+    """Return the last comparison of each arm with the same arm again, by (arm, round, request)."""
+    compared = (e for e in seen if isinstance(e, ReplayCompared) and e.what == "answers" and e.arm == e.base + AGAIN)
+    return {(e.base, e.round, e.request): e for e in compared}
+
+
+def _gates(seen: list[Event]) -> list[Reason]:
+    gates = Proofs.of(seen).by_request.values()
+    found = []
+    for arm in dict.fromkeys(e.arm for e in gates):
+        of_arm = [e for e in gates if e.arm == arm]
+        open_ = [e for e in of_arm if not e.satisfied]
+        if open_:
+            why = "; ".join(dict.fromkeys(reason for e in open_ for reason in e.reasons))
+            text = f"{arm}: tier not proved in {len(open_)} of {len(of_arm)}: {_short(why)}"
+            found.append(Reason(Verdict.INCONCLUSIVE, text))
+    return found
+
+
+def _failed_requests(seen: list[Event]) -> list[Reason]:
+    last = {(e.arm, e.round, e.request): e for e in seen if isinstance(e, RequestAnswered)}
+    failed = [e for e in last.values() if e.error]
+    if not failed:
+        return []
+    first = failed[0]
+    where = f"arm {first.arm}, round {first.round}, request {first.request}: {first.error}"
+    return [Reason(Verdict.INCONCLUSIVE, f"{len(failed)} of {len(last)} requests failed, first {where}")]
+
+
+def _comparisons(seen: list[Event]) -> list[Reason]:
+    judged = [e for e in seen if isinstance(e, ReplayCompared) and e.judged]
+    pairs = dict.fromkeys((e.base, e.arm, e.what) for e in judged)
+    found = []
+    for base, arm, what in pairs:
+        found += _pair(seen, [e for e in judged if (e.base, e.arm, e.what) == (base, arm, what)])
+    return found
+
+
+def _pair(seen: list[Event], compared: list[ReplayCompared]) -> list[Reason]:
+    """Return what is wrong with the comparisons of one arm with another."""
+    proofs, found = Proofs.of(seen), []
+    base, arm, what = compared[0].base, compared[0].arm, compared[0].what
+    if refused := [e for e in compared if e.refused]:
+        why = _short("; ".join(dict.fromkeys(e.refused for e in refused)))
+        found.append(Reason(Verdict.INCONCLUSIVE, f"{arm} against {base}: {len(refused)} not compared: {why}"))
+    usable = [e for e in compared if proofs.counts(e)]
+    different = [e for e in usable if e.different]
+    exact = what == "blocks"
+    if not exact:
+        floor = [floors(seen).get((base, e.round, e.request)) for e in usable]
+        valid = [e for e in floor if e is not None and proofs.counts(e)]
+        if len(valid) < len(floor):
+            text = f"{arm} against {base}: no valid noise floor for {len(floor) - len(valid)} of {len(floor)} requests"
+            found.append(Reason(Verdict.INCONCLUSIVE, text))
+        exact = CONCURRENT not in base and not any(e.different for e in valid)
+    if different and exact:
+        first = different[0]
+        where = f"round {first.round}, request {first.request}: {first.detail or _what_differs(first)}"
+        nouns = "blocks" if what == "blocks" else "answers"
+        text = f"{arm} differs from {base} in the {nouns} of {len(different)} of {len(usable)} requests, first {where}"
+        found.append(Reason(Verdict.FAIL, text))
+    elif different:
+        found += _excess(seen, base, arm)
+    return found
+
+
+def _what_differs(e: ReplayCompared) -> str:
+    return f"position {e.divergence}" if e.divergence >= 0 else f"logprobs by up to {e.largest_difference:.3g}"
+
+
+def _excess(seen: list[Event], base: str, arm: str) -> list[Reason]:
+    measured = {e.statistic: e for e in seen if isinstance(e, ExcessMeasured) and (e.base, e.arm) == (base, arm)}
+    if not measured:
+        text = f"{arm} differs from {base}, the engine differs from itself too, and the excess was not measured"
+        return [Reason(Verdict.INCONCLUSIVE, text)]
+    found = []
+    for e in measured.values():
+        interval = f"{e.statistic}: {e.excess:.3g} above the floor of {e.floor:.3g} ({e.confidence:.0%} interval {e.low:.3g} to {e.high:.3g}, {e.requests} requests)"
+        if e.low > 0:
+            found.append(Reason(Verdict.FAIL, f"{arm} differs from {base} by more than {base} from itself, {interval}"))
+        elif e.high > e.floor:
+            text = f"{arm} against {base}: too few requests to bound the excess by the floor, {interval}"
+            found.append(Reason(Verdict.INCONCLUSIVE, text))
+    return found
+
+
+def _sessions(seen: list[Event]) -> list[Reason]:
+    checked = [e for e in seen if isinstance(e, SessionChecked)]
+    found = []
+    if foreign := [e for e in checked if e.foreign]:
+        first = foreign[0]
+        text = f"{len(foreign)} of {len(checked)} answers hold foreign content, first session {first.session} that of {first.foreign}"
+        found.append(Reason(Verdict.FAIL, text))
+    if wrong := [e for e in checked if e.qualified and not e.right and not e.foreign]:
+        first = wrong[0]
+        text = (
+            f"{len(wrong)} answers of qualified sessions are wrong, first session {first.session}, round {first.round}"
+        )
+        found.append(Reason(Verdict.FAIL, text))
+    return found
+
+
+def _configurations(seen: list[Event]) -> list[Reason]:
+    last = {e.check: e for e in seen if isinstance(e, ConfigurationChecked)}
+    verdicts = {"ok": Verdict.PASS, "fault": Verdict.FAIL}
+    outcomes = ((verdicts.get(e.outcome, Verdict.INCONCLUSIVE), e) for e in last.values())
+    return [
+        Reason(verdict, f"{e.check}: {e.found or e.outcome}") for verdict, e in outcomes if verdict is not Verdict.PASS
+    ]
+
+
+def _nothing_done(seen: list[Event]) -> list[Reason]:
+    """Return why a run with nothing against it is still no PASS: it compared, asked or looked at nothing."""
+    command = next(e.command for e in seen if isinstance(e, RunStarted) and e.command in LIVE_COMMANDS)
+    proofs = Proofs.of(seen)
+    done = {
+        "tier-diff": any(isinstance(e, ReplayCompared) and e.judged and proofs.counts(e) for e in seen),
+        "isolation": any(isinstance(e, SessionChecked) and e.qualified for e in seen),
+        "doctor": any(isinstance(e, ConfigurationChecked) for e in seen),
+    }
+    missing = {
+        "tier-diff": "nothing was compared that a gate proves",
+        "isolation": "no session qualified",
+        "doctor": "no configuration was checked",
+    }
+    return [] if done[command] else [Reason(Verdict.INCONCLUSIVE, missing[command])]
+
+
+def _short(text: str, most: int = 400) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
