@@ -1,0 +1,157 @@
+"""Completion requests through the openai package, and what came back. What went wrong is an error in words, never a value."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any, Self
+
+import openai
+from openai.types import Completion
+
+from kvverify.live import stream
+from kvverify.live.control import (
+    CONNECT_SECONDS,
+    api_key_from_environment,
+    one_line,
+    server_root,
+    transport_options,
+)
+from kvverify.live.prompt import Prompt, prompt_hash
+
+NO_KEY = "none"  # openai insists on a key; servers without one ignore it
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one request, or the ``error`` that came instead; then the values are empty.
+
+    ``prompt_tokens`` and ``cached_tokens`` are the server's usage (-1: it does not say), ``tokens`` the generated ids (see
+    :func:`kvverify.live.stream.name_of` where the server gives none), ``texts`` their strings, ``logprobs`` their logprobs,
+    all of one length. ``ttft`` is the time to the first token, ``itl`` the mean time between tokens, in seconds.
+    """
+
+    prompt_hash: str
+    prompt_tokens: int = -1
+    cached_tokens: int = -1
+    tokens: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    text: str = ""
+    ttft: float = 0.0
+    itl: float = 0.0
+    seconds: float = 0.0
+    error: str = ""
+
+
+class Client:
+    """Sends greedy completion requests for ``model`` to the server at ``url``, at most ``concurrency`` at a time, never twice.
+
+    ``timeout_s`` bounds a whole request, from its first byte to the last of the answer.
+    """
+
+    def __init__(
+        self, url: str, model: str, *, api_key: str | None = None, timeout_s: float = 300.0, concurrency: int = 1
+    ) -> None:
+        root = server_root(url)
+        self.url, self.model, self.timeout_s = root, model, timeout_s
+        self._key = api_key_from_environment() if api_key is None else api_key
+        self._turns = asyncio.Semaphore(concurrency)
+        timeout = openai.Timeout(timeout_s, connect=min(CONNECT_SECONDS, timeout_s))
+        self._openai = openai.AsyncOpenAI(
+            api_key=self._key or NO_KEY,
+            base_url=f"{root}/v1",
+            timeout=timeout,
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(timeout=timeout, **transport_options(root)),
+        )
+        self._openai.organization = self._openai.project = (
+            None  # of the environment; they belong to openai's own service
+        )
+
+    async def complete(
+        self,
+        prompt: str | list[int] | Prompt,
+        *,
+        max_tokens: int,
+        logprobs: int = 1,
+        salt: str | None = None,
+        extra: dict[str, Any] | None = None,
+    ) -> Answer:
+        """Return the greedy answer to ``prompt`` of at most ``max_tokens`` tokens, with the logprob of each.
+
+        ``salt`` separates cache entries of servers that know ``cache_salt``; ``extra`` goes into the request as it is. Never
+        raises for what the server does: the answer's ``error`` says it.
+        """
+        body, name = (prompt.body, prompt.hash) if isinstance(prompt, Prompt) else (prompt, prompt_hash(prompt))
+        fields = {"return_token_ids": True, **({"cache_salt": salt} if salt else {}), **(extra or {})}
+        request = {"prompt": body, "max_tokens": max_tokens, "logprobs": logprobs, "extra_body": fields}
+        chunks: list[Completion] = []
+        times: list[float] = []
+        async with self._turns:
+            start = time.perf_counter()
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    await self._receive(request, chunks, times)
+                received = stream.read(chunks)
+            except (TimeoutError, openai.APITimeoutError):
+                error = f"no complete answer within {self.timeout_s:g} s, {len(chunks)} parts of it came"
+            except openai.APIStatusError as problem:
+                error = f"status {problem.status_code}: {problem.response.text or problem.message}"
+            except openai.APIError as problem:  # refused, reset or cut connections and errors inside the stream
+                error = f"{problem.message} {_cause(problem)}after {len(chunks)} parts of the answer"
+            except stream.BadAnswer as problem:
+                error = str(problem)
+            except ValueError as problem:  # openai decodes JSON and UTF-8 without a net
+                error = f"expected JSON in the stream, got {problem}"
+            else:
+                return _answer(name, received, [t - start for t in times], time.perf_counter() - start)
+            return Answer(name, seconds=time.perf_counter() - start, error=one_line(error, self._key))
+
+    async def _receive(self, request: dict[str, Any], chunks: list[Completion], times: list[float]) -> None:
+        parts = await self._openai.completions.create(
+            model=self.model,
+            temperature=0.0,
+            seed=0,
+            stream=True,
+            stream_options={"include_usage": True},
+            **request,
+        )
+        async with parts:
+            async for part in parts:
+                times.append(time.perf_counter())
+                chunks.append(part)
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._openai.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+
+def _cause(problem: openai.APIError) -> str:
+    cause = problem.__cause__
+    return f"({type(cause).__name__} {cause}) " if cause else ""
+
+
+def _answer(name: str, received: stream.Received, times: list[float], seconds: float) -> Answer:
+    """Put an answer together; ``times`` are those of the parts, in seconds since the request was sent."""
+    first, last = times[received.first_part], times[received.last_part]
+    gaps = len(received.tokens) - 1
+    return Answer(
+        name,
+        received.prompt_tokens,
+        received.cached_tokens,
+        received.tokens,
+        received.texts,
+        received.logprobs,
+        "".join(received.text),
+        ttft=first,
+        itl=(last - first) / gaps if gaps > 0 else 0.0,
+        seconds=seconds,
+    )
