@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Any, Self
 
 import openai
 from openai.types import Completion
 
 from kvverify.live import stream
+from kvverify.live.answer import Answer
 from kvverify.live.control import (
     CONNECT_SECONDS,
     api_key_from_environment,
@@ -20,29 +20,9 @@ from kvverify.live.control import (
 )
 from kvverify.live.prompt import Prompt, prompt_hash
 
+__all__ = ["Answer", "Client"]
+
 NO_KEY = "none"  # openai insists on a key; servers without one ignore it
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to one request, or the ``error`` that came instead; then the values are empty.
-
-    ``prompt_tokens`` and ``cached_tokens`` are the server's usage (-1: it does not say), ``tokens`` the generated ids (see
-    :func:`kvverify.live.stream.name_of` where the server gives none), ``texts`` their strings, ``logprobs`` their logprobs,
-    all of one length. ``ttft`` is the time to the first token, ``itl`` the mean time between tokens, in seconds.
-    """
-
-    prompt_hash: str
-    prompt_tokens: int = -1
-    cached_tokens: int = -1
-    tokens: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    text: str = ""
-    ttft: float = 0.0
-    itl: float = 0.0
-    seconds: float = 0.0
-    error: str = ""
 
 
 class Client:
