@@ -252,7 +252,7 @@ class ExcessMeasured(Event):
     excess: float
     low: float
     high: float
-    confidence: float = 0.95
+    confidence: float = 0.998  # see kvverify.stats.excess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

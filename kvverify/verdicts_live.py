@@ -144,7 +144,7 @@ def _excess(seen: list[Event], base: str, arm: str) -> list[Reason]:
         return [Reason(Verdict.INCONCLUSIVE, text)]
     found = []
     for e in measured.values():
-        interval = f"{e.statistic}: {e.excess:.3g} above the floor of {e.floor:.3g} ({e.confidence:.0%} interval {e.low:.3g} to {e.high:.3g}, {e.requests} requests)"
+        interval = f"{e.statistic}: {e.excess:.3g} above the floor of {e.floor:.3g} ({e.confidence:.1%} interval {e.low:.3g} to {e.high:.3g}, {e.requests} requests)"
         if e.low > 0:
             found.append(Reason(Verdict.FAIL, f"{arm} differs from {base} by more than {base} from itself, {interval}"))
         elif e.high > e.floor:
