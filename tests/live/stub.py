@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +21,14 @@ class Stub:
     mode: str = ""
     tokens: int = 4
     cached: int | None = 0
+    prompt_tokens: int = 20
     ids: bool = True
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
     keep: bool = True  # requests are kept in ``bodies``
     pages: dict[str, str] = field(default_factory=dict)  # path without the query -> body of the answer
+    replies: dict[str, Callable[[Any], Any]] = field(default_factory=dict)  # path -> JSON answer to a JSON body
+    count: Callable[[Any], int] | None = None  # tokens of a prompt
     active: int = 0
     most_active: int = 0
     answers: dict[tuple[int, bool], bytes] = field(default_factory=dict)
@@ -45,9 +48,9 @@ class Stub:
         """Return the stream of a good answer, with the usage at its end."""
         details = None if self.cached is None else {"cached_tokens": self.cached}
         usage = {
-            "prompt_tokens": 20,
+            "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.tokens,
-            "total_tokens": 20 + self.tokens,
+            "total_tokens": self.prompt_tokens + self.tokens,
             "prompt_tokens_details": details,
         }
         end = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [], "usage": usage}
@@ -103,11 +106,14 @@ async def _exchange(stub: Stub, reader: asyncio.StreamReader, writer: asyncio.St
     if stub.keep:
         stub.headers.append(head)
         stub.bodies.append(json.loads(body) if body else {})
+    if path in stub.replies:
+        await _send(writer, "200 OK", json.dumps(stub.replies[path](json.loads(body))).encode())
+        return True
     stub.active += 1
     stub.most_active = max(stub.most_active, stub.active)
     try:
         if path.startswith("/v1/completions"):
-            return await _complete(stub, writer)
+            return await _complete(stub, writer, body)
         return await _page(stub, path, writer)
     finally:
         stub.active -= 1
@@ -150,16 +156,18 @@ REFUSALS = {
 }
 
 
-async def _complete(stub: Stub, writer: asyncio.StreamWriter) -> bool:
+async def _complete(stub: Stub, writer: asyncio.StreamWriter, body: bytes) -> bool:
     await _misbehave(stub, writer)
     if stub.mode in REFUSALS:
         await _send(writer, *REFUSALS[stub.mode])
         return True
     key = (stub.tokens, stub.ids)
-    if stub.mode in {"", "pause"} and stub.cached == 0:
+    if stub.mode in {"", "pause"} and stub.cached == 0 and stub.count is None:
         data = stub.answers.get(key) or stub.answers.setdefault(key, events(stub.parts()) + b"data: [DONE]\n\n")
         await _send(writer, "200 OK", data, "text/event-stream")
         return True
+    if stub.count is not None:
+        stub.prompt_tokens = stub.count(json.loads(body)["prompt"])
     return await _misshape(stub, writer)
 
 
