@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "codecs": ("kvverify.cli.codecs", "Hold quantisation kernels against the reference; show what each format costs."),
     "selftest": ("kvverify.cli.selftest", "Plant every known fault and show which check kills it."),
     "replay": ("kvverify.cli.replay", "Run the sequence of a failure file again."),
+    "lab": ("kvverify.cli.lab", "Serve a small model with a tiered KV cache, to try kvverify on; no serving engine."),
     "report": ("kvverify.cli.report", "Make the reports of a run again from its events."),
 }
 

@@ -84,10 +84,8 @@ def model_kv(model: str, *, tokens: int = 512) -> KvSample:
         UsageError: no such preset or folder, or a model whose layers do not all cache K and V of one shape.
         EnvironmentProblem: transformers, gguf or the model's package is missing; the message has the command to install it.
     """
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched: the model is on the disk or it is an error
-    folder, title = _folder(model)
+    title, network, tokenizer = load_network(model)
     torch, transformers = _module("torch"), _module("transformers")
-    network, tokenizer = _load(transformers, torch, folder)
     identifiers = tokenizer(sample_text(), return_tensors="pt").input_ids[:, :tokens]
     queries: list[Any] = []
     _capture_queries(transformers, network, queries)
@@ -103,6 +101,19 @@ def model_kv(model: str, *, tokens: int = 512) -> KvSample:
         raise UsageError(f"--model {model}: its layers cache K of different shapes; expected one shape")
     used = int(identifiers.shape[1])
     return KvSample(f"{title}, {used} tokens of text, float32, after RoPE", tuple(layers))
+
+
+def load_network(model: str) -> tuple[str, Any, Any]:
+    """Return title, network in float32 and tokenizer of a preset or folder, as transformers has them.
+
+    Raises:
+        UsageError: no such preset or folder, or one that transformers cannot load.
+        EnvironmentProblem: transformers, gguf or the model's package is missing.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched: the model is on the disk or it is an error
+    folder, title = _folder(model)
+    network, tokenizer = _load(_module("transformers"), _module("torch"), folder)
+    return title, network, tokenizer
 
 
 def _folder(model: str) -> tuple[Path, str]:
