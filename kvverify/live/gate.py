@@ -65,6 +65,7 @@ def evaluate(  # noqa: PLR0917 - two readings, what they must show, and by whom
     wanted = _wanted(arm_tier, expected, info, answers)
     reasons = [
         *_answers(answers, wanted),
+        *_something(arm_tier, wanted),
         *_backwards(before, after),
         *_alone(before, after, delta, len(answers), shared=shared),
         *_caching(delta, info),
@@ -188,10 +189,16 @@ def _hits(delta: Evidence, wanted: Wanted) -> Iterator[str]:
             yield f"the engine does not say how many tokens {tier} hit"
         elif hits is not None and hits != expected:
             yield f"{tier} hit {hits} tokens, expected {expected}"
+
+
+def _something(arm_tier: str, wanted: Wanted) -> Iterator[str]:
+    """An arm that expects nothing proves nothing."""
+    if arm_tier in ("hbm", PARTIAL) and wanted.hbm <= 0:
+        yield "nothing to hit in HBM: the prompt is shorter than a block"
     if wanted.lower is not None and wanted.lower_hits <= 0:
         yield f"nothing to hit in {wanted.lower}: the prompt is shorter than the tier's unit"
-    if wanted.lower is None and wanted.hbm <= 0 and wanted.computed <= 0:
-        yield "nothing was expected: the prompt's length is not known"
+    if arm_tier == NOWHERE and wanted.computed <= 0:
+        yield "nothing to compute: the prompt's length is not known"
 
 
 def _recomputed(delta: Evidence, wanted: Wanted, info: EngineInfo) -> Iterator[str]:

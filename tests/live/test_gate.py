@@ -180,8 +180,9 @@ def test_hits_without_bytes_and_without_a_second_source_are_a_reason(p: Pass) ->
 
 @given(clean_passes("dram", byte_counter=False))
 def test_a_second_source_that_is_silent_is_a_reason(p: Pass) -> None:
-    silent = replace(p, before=replace(p.before, witness={}), after=replace(p.after, witness={}))
-    assert sum("second source does not say" in r for r in silent.judged().reasons) == 2
+    for sides in (("before", "after"), ("before",), ("after",)):
+        silent = replace(p, **{side: replace(getattr(p, side), witness={}) for side in sides})
+        assert sum("second source does not say" in r for r in silent.judged().reasons) == 2
 
 
 @given(clean_passes("dram", byte_counter=False))
@@ -237,13 +238,41 @@ def test_failed_requests_and_odd_usage_are_reasons(p: Pass, data: st.DataObject)
         assert with_answer(cached_tokens=-1) == []
 
 
-def test_nothing_sent_nothing_hit_and_unknown_tiers() -> None:
-    empty = Pass("dram", Evidence(), Evidence(), Expected(0, 0, 0), (), EngineInfo("engine", "model"))
-    reasons = empty.judged().reasons
+@pytest.mark.parametrize(
+    ("tier", "words"),
+    [
+        ("dram", ["nothing to hit in dram"]),
+        ("hbm", ["nothing to hit in HBM"]),
+        ("partial", ["nothing to hit in HBM", "nothing to hit in dram"]),
+        ("none", ["nothing to compute"]),
+    ],
+)
+def test_a_pass_that_sends_and_expects_nothing_proves_nothing(tier: str, words: list[str]) -> None:
+    reasons = Pass(tier, Evidence(), Evidence(), Expected(0, 0, 0), (), EngineInfo("engine", "model")).judged().reasons
     assert any("no request was sent" in r for r in reasons)
-    assert any("nothing to hit in dram" in r for r in reasons)
+    assert [w for w in words if any(w in r for r in reasons)] == words
+    assert sum("nothing to" in r for r in reasons) == len(words)
+
+
+@given(clean_passes())
+def test_an_unknown_tier_is_an_error_of_ours(p: Pass) -> None:
     with pytest.raises(ValueError, match="arm_tier 'l2'"):
-        replace(empty, tier="l2").judged()
+        replace(p, tier="l2").judged()
+
+
+@given(clean_passes("dram"))
+def test_what_speaks_for_the_tier_is_listed(p: Pass) -> None:
+    expected = [f"loaded bytes {p.expected.loaded_bytes}"] if p.expected.loaded_bytes else []
+    expected += [f"{name} {n}" for name, n in p.expected.witness.items()]
+    assert p.judged().witnesses == [*expected, "HBM overwritten before the pass"]
+    assert replace(p, poisoned=False).judged().witnesses == expected
+    nothing = replace(_sticks(p, "loaded_bytes").after, witness=p.before.witness)
+    assert replace(p, after=nothing).judged().witnesses == ["HBM overwritten before the pass"]
+
+
+@given(clean_passes())
+def test_a_counter_of_requests_that_sticks_is_told_from_other_clients(p: Pass) -> None:
+    assert any("did not move" in r for r in _sticks(p, "requests").judged().reasons)
 
 
 @given(clean_passes("dram"))
