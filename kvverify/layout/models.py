@@ -62,6 +62,12 @@ def preset_names() -> tuple[str, ...]:
     return tuple(_presets())
 
 
+def preset_of(model: str) -> str | None:
+    """Return the preset that ``model``, a preset's name or a hub id, means; None where there is none."""
+    wanted = model.lower()
+    return next((n for n, p in _presets().items() if wanted in (n, *(hub_id.lower() for hub_id in p["hub_ids"]))), None)
+
+
 def load_model(model: str) -> Model:
     """Return the model that ``model`` names: a folder with config.json, a config.json, a preset or a hub id.
 
@@ -69,10 +75,9 @@ def load_model(model: str) -> Model:
         LayoutError: nothing of that name, or a config.json without the needed fields.
     """
     presets = _presets()
-    wanted = model.lower()
-    for name, preset in presets.items():
-        if wanted in (name, *(hub_id.lower() for hub_id in preset["hub_ids"])):
-            return model_from_config(preset["config"], name, f"preset {name}")
+    name = preset_of(model)
+    if name is not None:
+        return model_from_config(presets[name]["config"], name, f"preset {name}")
     path = Path(model).expanduser()
     if path.exists():
         return _from_path(path)
