@@ -1,0 +1,242 @@
+"""Sessions kept apart: many at once, forced out of HBM and reloaded again and again, each must find its own secret and no other's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kvverify.errors import KvverifyError
+from kvverify.events import Event, GateEvaluated, IsolationMeasured, SessionChecked
+from kvverify.live.answer import Answer
+from kvverify.live.engine import Evidence, Expected
+from kvverify.live.gate import PARTIAL, evaluate, total
+from kvverify.live.prompts import LEAST_UNITS, Tokenizer, equal_length
+from kvverify.stats.rare import excluded_rate
+from kvverify.tierdiff.server import Item, Server
+from kvverify.tierdiff.sessions import Session, early_sessions, examine, secret_sessions
+
+ANSWER_TOKENS = 16  # of a secret of eight digits, whatever the tokenizer makes of it
+_EARLY_ROUNDS = 3
+_CANARY_TOKENS = 320  # a story and its question, even where a token is a byte
+_LEAST_TOKENS = 64  # of the shared prefix; twice that of each session's own part
+
+Done = frozenset[tuple[str, int]]  # (session, round) of an earlier run
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationOptions:
+    """``sessions`` at once, ``rounds`` times."""
+
+    sessions: int = 32
+    rounds: int = 20
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The test of one server. ``options.seed`` must be new in each run: a server remembers the sessions of the last one."""
+
+    server: Server
+    tokenizer: Tokenizer
+    options: IsolationOptions
+
+    async def tokenize(self, text: str, special: bool) -> list[int]:
+        """Return the server's token ids of ``text``."""
+        return await self.tokenizer.ids(text, start=special)
+
+    @property
+    def unit(self) -> int:
+        """Tokens in which the lower tier is hit.
+
+        Raises:
+            KvverifyError: the engine does not say.
+        """
+        info = self.server.info
+        unit = info.hit_tokens or info.block_tokens
+        if not unit:
+            raise KvverifyError(f"{info.engine} does not tell its block size: no session can be fitted to it")
+        return unit
+
+    async def sessions(self) -> list[Session]:
+        """Return the sessions with a secret number each."""
+        shared, own = (
+            max(least, -(-tokens // self.unit)) for least, tokens in ((1, _LEAST_TOKENS), (2, 2 * _LEAST_TOKENS))
+        )
+        count, seed = self.options.sessions, self.options.seed
+        return await secret_sessions(
+            self.tokenize, count, unit=self.unit, shared_units=shared, own_units=own, seed=seed
+        )
+
+    async def early(self) -> list[Session]:
+        """Return the sessions that differ in one early token; none where the tokenizer does not have such words."""
+        units = max(3, -(-3 * _LEAST_TOKENS // self.unit))
+        return await early_sessions(
+            self.tokenize, self.options.sessions, unit=self.unit, units=units, seed=self.options.seed
+        )
+
+    async def check(self, arm: str, sessions: Sequence[Session], rounds: int, done: Done = frozenset()) -> None:
+        """Let ``sessions`` qualify in HBM, then force them out and reload them all at once, ``rounds`` times."""
+        server = self.server
+        left = [r for r in range(1, rounds + 1) if any((s.name, r) not in done for s in sessions)]
+        if not left:
+            return
+        qualified: set[str] = set()
+        for number, wave in enumerate(waves(sessions, server.info.capacity_tokens.get("hbm"))):
+            server.round = number
+            qualified |= await self._qualify(arm, wave)
+        for round_ in left:
+            server.round = round_
+            poisoned = await server.empty(await self.canary(round_))
+            before = await server.engine.evidence()
+            answers = await self._ask_all(arm, sessions)
+            after = await server.engine.evidence()
+            gate = gate_of(server, arm, sessions, answers, (before, after), poisoned=poisoned)
+            server.emit(gate)
+            tier = server.info.lower_tier if gate.satisfied else ""
+            for session, answer in zip(sessions, answers, strict=True):
+                if not answer.error:
+                    known = session.name in qualified
+                    server.emit(checked(session, answer, sessions, round_, qualified=known, tier=tier))
+
+    async def canary(self, round_: int) -> Item:
+        """Return a prompt that shows whether HBM was emptied."""
+        units = max(LEAST_UNITS, -(-_CANARY_TOKENS // self.unit))
+        length = equal_length(self.server.info, units, room=1)
+        return Item(round_, await self.server.writer.write(length, round_), 1)
+
+    async def _qualify(self, arm: str, wave: Sequence[Session]) -> set[str]:
+        """Return which sessions of ``wave`` give a right answer from HBM, after a pass that computes them.
+
+        HBM must have hit all of it: an answer that was reloaded, or computed anew, qualifies nobody.
+        """
+        server = self.server
+        await self._ask_all(f"{arm}-cold", wave)
+        before = await server.engine.evidence()
+        answers = await self._ask_all(f"{arm}-hbm", wave)
+        after = await server.engine.evidence()
+        expected = total(server.engine.expected(s.prompt.tokens) for s in wave)
+        gate = evaluate(
+            "hbm",
+            before,
+            after,
+            expected,
+            answers,
+            server.info,
+            poisoned=False,
+            shared=server.shared,
+            arm=f"{arm}-hbm",
+            round_=server.round,
+        )
+        server.emit(gate)
+        if not gate.satisfied:
+            return set()
+        pairs = zip(wave, answers, strict=True)
+        return {s.name for s, answer in pairs if not answer.error and examine(answer.text, s, wave).right}
+
+    async def _ask_all(self, arm: str, sessions: Sequence[Session]) -> list[Answer]:
+        """Send all sessions' prompts at once."""
+        items = [Item(number, s.prompt, ANSWER_TOKENS) for number, s in enumerate(sessions)]
+        return [answer for answer, _ in await asyncio.gather(*(self.server.ask(arm, item) for item in items))]
+
+
+async def check_sessions(isolation: Isolation, done: Done = frozenset()) -> None:
+    """Run the sessions with a secret, and a few rounds of those that differ in an early token."""
+    await isolation.check("sessions", await isolation.sessions(), isolation.options.rounds, done)
+    early = await isolation.early()
+    if early:
+        await isolation.check("early-token", early, min(_EARLY_ROUNDS, isolation.options.rounds), done)
+
+
+def waves(sessions: Sequence[Session], pool_tokens: int | None) -> list[Sequence[Session]]:
+    """Cut ``sessions`` into parts that HBM holds together, in three quarters of it."""
+    if not sessions or pool_tokens is None:
+        return [sessions] if sessions else []
+    each = max(s.prompt.tokens + ANSWER_TOKENS for s in sessions)
+    size = max(1, pool_tokens * 3 // 4 // each)
+    return [sessions[start : start + size] for start in range(0, len(sessions), size)]
+
+
+def checked(
+    session: Session, answer: Answer, others: Sequence[Session], round_: int, *, qualified: bool, tier: str
+) -> SessionChecked:
+    """Return what the answer of ``session`` gives away."""
+    found = examine(answer.text, session, others)
+    return SessionChecked(
+        session=session.name,
+        round=round_,
+        right=found.right,
+        qualified=qualified,
+        foreign=", ".join(found.foreign),
+        from_tier=tier,
+        detail="" if found.right and not found.foreign else f"expected {session.secret}, got {answer.text[:80]!r}",
+    )
+
+
+def gate_of(
+    server: Server,
+    arm: str,
+    sessions: Sequence[Session],
+    answers: Sequence[Answer],
+    readings: tuple[Evidence, Evidence],
+    *,
+    poisoned: bool,
+) -> GateEvaluated:
+    """Return whether a pass of all sessions at once came from the lower tier, by its totals.
+
+    The shared prefix may be hit in HBM by all but the first, for that one has just brought it there; how often that happens is
+    a matter of timing. Everything else must come from below.
+    """
+    whole = total(server.engine.expected(s.prompt.tokens) for s in sessions)
+    counted = readings[1].since(readings[0])
+    most = sum(s.shared_tokens for s in sessions) - max((s.shared_tokens for s in sessions), default=0)
+    hbm = min(max(counted.hbm_hit_tokens or 0, 0), most)
+    return evaluate(
+        PARTIAL if hbm else server.info.lower_tier,
+        *readings,
+        without_shared(whole, hbm, counted),
+        answers,
+        server.info,
+        poisoned=poisoned,
+        shared=server.shared,
+        arm=arm,
+        round_=server.round,
+    )
+
+
+def without_shared(whole: Expected, hbm: int, counted: Evidence) -> Expected:
+    """Return what is left to expect of the lower tier when HBM hit ``hbm`` tokens of the shared prefix.
+
+    A second source may count what was looked up, which includes what HBM held, or what was loaded: either will do for it.
+    """
+
+    def part(amount: int) -> int:
+        return amount * (whole.hit_tokens - hbm) // whole.hit_tokens if whole.hit_tokens else amount
+
+    return Expected(
+        hit_tokens=whole.hit_tokens - hbm,
+        hbm_hit_tokens=hbm,
+        computed_tokens=whole.computed_tokens,
+        loaded_bytes=None if whole.loaded_bytes is None else part(whole.loaded_bytes),
+        witness={
+            name: part(amount) if counted.witness.get(name) == part(amount) else amount
+            for name, amount in whole.witness.items()
+        },
+    )
+
+
+def measured(events: Iterable[Event]) -> IsolationMeasured:
+    """Return what all checked answers say together: how many were proved, right and foreign, and which rate of leaks they exclude.
+
+    Only answers of qualified sessions that are proved to have come from the lower tier count as trials.
+    """
+    answers = list({(e.session, e.round): e for e in events if isinstance(e, SessionChecked)}.values())
+    trials = [e for e in answers if e.qualified and e.from_tier]
+    leaks = sum(bool(e.foreign) for e in answers)
+    return IsolationMeasured(
+        answers=len(answers),
+        qualified=len(trials),
+        right=sum(e.right and not e.foreign for e in trials),
+        foreign=leaks,
+        excluded_rate=-1.0 if leaks else excluded_rate(len(trials)) or -1.0,
+    )
