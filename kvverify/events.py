@@ -189,6 +189,7 @@ class TierFlushed(Event):
     claimed: bool
     proof: str = ""
     poison: str = ""  # how free HBM blocks were overwritten, empty where they were not
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +273,22 @@ class SessionChecked(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IsolationMeasured(Event):
+    """What all answers of the isolation test say together.
+
+    ``qualified`` are those of sessions that qualified and that are proved to have come from the lower tier; ``right`` of them gave
+    their own secret. ``excluded_rate`` is the rate of leaks that this many exclude at ``confidence``; -1: none, or there are leaks.
+    """
+
+    answers: int
+    qualified: int
+    right: int
+    foreign: int
+    excluded_rate: float = -1.0
+    confidence: float = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationChecked(Event):
     """The doctor looked for one fault of configuration: ``outcome`` is ok, fault or unknown."""
 
@@ -315,6 +332,7 @@ _TYPES: dict[str, type[Event]] = {
         ReplayCompared,
         ExcessMeasured,
         SessionChecked,
+        IsolationMeasured,
         ConfigurationChecked,
         ProblemMet,
         RunFinished,

@@ -17,7 +17,7 @@ from kvverify.tierdiff.server import Item, Server
 from kvverify.tierdiff.sessions import Session, early_sessions, examine, secret_sessions
 
 ANSWER_TOKENS = 16  # of a secret of eight digits, whatever the tokenizer makes of it
-_EARLY_ROUNDS = 3
+_EARLY_ROUNDS, _EARLY_SESSIONS = 3, 8
 _CANARY_TOKENS = 320  # a story and its question, even where a token is a byte
 _LEAST_TOKENS = 64  # of the shared prefix; twice that of each session's own part
 
@@ -72,7 +72,11 @@ class Isolation:
         """Return the sessions that differ in one early token; none where the tokenizer does not have such words."""
         units = max(3, -(-3 * _LEAST_TOKENS // self.unit))
         return await early_sessions(
-            self.tokenize, self.options.sessions, unit=self.unit, units=units, seed=self.options.seed
+            self.tokenize,
+            min(_EARLY_SESSIONS, self.options.sessions),
+            unit=self.unit,
+            units=units,
+            seed=self.options.seed,
         )
 
     async def check(self, arm: str, sessions: Sequence[Session], rounds: int, done: Done = frozenset()) -> None:

@@ -1,0 +1,91 @@
+"""``kvverify isolation``: does every session find its own content in the cache, and no other's?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvverify.cli.options import refuse_beside_resume, run_options
+from kvverify.errors import UsageError
+
+
+@click.command("isolation")
+@click.option("--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY.")
+@click.option("--engine", default="auto", show_default=True, metavar="NAME", help="Adapter of the serving engine.")
+@click.option(
+    "--sessions", type=click.IntRange(2), default=32, show_default=True, metavar="N", help="Sessions at once."
+)
+@click.option(
+    "--rounds", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Times that all are reloaded."
+)
+@click.option("--shared", is_flag=True, help="Allow other clients' requests on the server.")
+@click.option("--model", metavar="CONFIG", help="Configuration of the served model, for exact bytes.")
+@click.option("--lmcache-url", metavar="URL", help="HTTP port of the LMCache server.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Longest time for one request.",
+)
+@run_options
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> int:
+    """Keep many sessions apart while their blocks go to the lower tier and back.
+
+    Sessions share one beginning and have a secret each. They are forced out of HBM and reloaded all at once, again and again; every
+    answer must give its own secret and none another's. Foreign content is always a FAIL and names the session it came from. A
+    session counts once it gave a right answer from HBM, so that a weak model is no alarm. Salts, adapters and prompts that differ in
+    one early token are checked, too.
+    """
+    import secrets
+
+    from kvverify.report.folder import RunFolder
+    from kvverify.report.log import read_events
+    from kvverify.tierdiff.isolation_run import IsolationPlan
+
+    if given["resume"] is not None:
+        refuse_beside_resume(context)
+        folder = RunFolder.open(given["resume"])
+        earlier = read_events(folder.events)
+        start = _start_of(earlier, given["resume"])
+        return _run(folder, IsolationPlan.from_log(start.options), start.seed, earlier, as_json=given["as_json"])
+    if given["url"] is None:
+        raise UsageError("--url is missing: which server? For a try, start `kvverify lab` and give the URL it prints")
+    plan = IsolationPlan(**{k: v for k, v in given.items() if k not in ("out", "resume", "seed", "as_json")})
+    seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
+    return _run(RunFolder.create(given["out"], "isolation"), plan, seed, [], as_json=given["as_json"])
+
+
+def _start_of(events: list[Any], where: Path) -> Any:
+    from kvverify.events import RunStarted
+
+    start = next((e for e in events if isinstance(e, RunStarted)), None)
+    if start is None or start.command != "isolation":
+        raise UsageError(
+            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of isolation"
+        )
+    return start
+
+
+def _run(folder: Any, plan: Any, seed: int, earlier: list[Any], *, as_json: bool) -> int:
+    from kvverify.cli.running import run_checks
+    from kvverify.live.control import server_root
+    from kvverify.report.console import LiveConsole
+    from kvverify.tierdiff.isolation_run import isolation
+
+    server_root(plan.url)  # refuses what is no URL before anything is logged
+    return run_checks(
+        folder,
+        lambda emit: isolation(plan, seed, emit, earlier),
+        command="isolation",
+        seed=seed,
+        options=plan.to_log(),
+        earlier=earlier,
+        live=LiveConsole(total=plan.sessions * (plan.rounds + 2), unit="request"),
+        as_json=as_json,
+    )
