@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -39,17 +40,20 @@ def compare(
 
 
 def compare_blocks(
-    base: RequestAnswered, other: RequestAnswered, before: Sequence[str], after: Sequence[str]
+    arms: tuple[str, str], round_: int, request: int, *, hit: int, before: Sequence[str], after: Sequence[str]
 ) -> ReplayCompared:
-    """Compare the digests of the blocks that held the prompt in ``base`` with those after ``other`` was served."""
-    found = ReplayCompared(
-        base=base.arm, arm=other.arm, round=other.round, request=other.request, judged=True, what="blocks"
-    )
-    if not before or len(before) != len(after):
-        return replace(found, refused=f"{len(before)} and {len(after)} blocks have a digest")
-    wrong = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
-    detail = f"block {wrong[0]} of the prompt holds other bytes, {len(wrong)} of {len(before)} do" if wrong else ""
-    return replace(found, positions=len(before), divergence=wrong[0] if wrong else -1, detail=detail)
+    """Compare the digests of blocks when a prompt was computed with those after it came from a lower tier.
+
+    Of ``hit`` blocks that were hit each digest must be there again; the tail of the prompt and what was generated may differ, as
+    they are computed anew. An empty digest is none. They come in no order, for only a scheduler knows which block holds which tokens.
+    """
+    before, after = [[d for d in digests if d] for digests in (before, after)]
+    found = ReplayCompared(base=arms[0], arm=arms[1], round=round_, request=request, judged=True, what="blocks")
+    if hit <= 0 or len(before) < hit or len(after) < hit:
+        return replace(found, refused=f"{len(before)} and {len(after)} blocks have a digest, {hit} were hit")
+    common = (Counter(before) & Counter(after)).total()
+    detail = f"{hit - common} of {hit} blocks that were hit hold other bytes" if common < hit else ""
+    return replace(found, positions=hit, divergence=common if common < hit else -1, detail=detail)
 
 
 def measure(compared: Iterable[ReplayCompared], floors: Iterable[ReplayCompared], *, seed: int) -> list[ExcessMeasured]:

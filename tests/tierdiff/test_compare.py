@@ -70,12 +70,22 @@ def test_what_has_no_answer_is_refused() -> None:
     assert compare(replace(a, tokens=[], logprobs=[]), b, judged=True, hits=hits).refused
 
 
-def test_blocks() -> None:
-    a, b = answer("hbm", [(1, -1.0)]), answer("dram", [(1, -1.0)])
-    assert not compare_blocks(a, b, ["x", "y"], ["x", "y"]).different
-    assert compare_blocks(a, b, ["x", "y"], ["x", "z"]).divergence == 1
-    assert compare_blocks(a, b, [], []).refused
-    assert compare_blocks(a, b, ["x"], ["x", "y"]).refused
+@pytest.mark.parametrize(
+    ("before", "after", "hit", "verdict"),
+    [
+        ("abc", "cab", 3, "equal"),
+        ("abct", "xcab", 3, "equal"),  # the tails differ
+        ("aab", "aab", 3, "equal"),
+        ("abc", "abx", 3, "different"),
+        ("aab", "abb", 3, "different"),  # a block that is there once too seldom
+        ("abc", "ab", 3, "refused"),
+        ("", "", 0, "refused"),
+    ],
+)
+def test_blocks(before: str, after: str, hit: int, verdict: str) -> None:
+    none = ["", ""]
+    found = compare_blocks(("hbm", "dram"), 0, 0, hit=hit, before=[*before, *none], after=[*none, *after])
+    assert ("refused" if found.refused else "different" if found.different else "equal") == verdict
 
 
 def test_the_excess_is_paired_by_prompt() -> None:

@@ -1,0 +1,109 @@
+"""``kvverify tier-diff``: is the answer the same whichever tier served it, and did it come from that tier at all?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kvverify.cli.options import refuse_beside_resume, run_options
+from kvverify.errors import UsageError
+
+ARMS = 10  # passes over all requests that are shown as progress
+
+
+@click.command("tier-diff")
+@click.option("--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY.")
+@click.option("--engine", default="auto", show_default=True, metavar="NAME", help="Adapter of the serving engine.")
+@click.option("--requests", type=click.IntRange(1), default=16, show_default=True, metavar="N", help="Prompts a round.")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="With new prompts each."
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Requests in flight in the concurrent arms; 1 leaves them out.",
+)
+@click.option(
+    "--max-tokens", type=click.IntRange(1), default=16, show_default=True, metavar="N", help="Tokens of an answer."
+)
+@click.option(
+    "--long-requests",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Requests of a round that generate at least 256 tokens.",
+)
+@click.option("--salt", is_flag=True, help="Send a cache_salt of this run.")
+@click.option("--shared", is_flag=True, help="Allow other clients' requests on the server.")
+@click.option("--model", metavar="CONFIG", help="Configuration of the served model, for exact bytes.")
+@click.option("--lmcache-url", metavar="URL", help="HTTP port of the LMCache server.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Longest time for one request.",
+)
+@run_options
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> int:
+    """Replay requests from HBM and from the lower tier, prove which tier served them, and compare the answers.
+
+    Between the passes HBM is flushed and overwritten, so that a load that copies nothing cannot pass. What is not proved is
+    INCONCLUSIVE, never PASS.
+    """
+    import secrets
+
+    from kvverify.report.folder import RunFolder
+    from kvverify.report.log import read_events
+    from kvverify.tierdiff.options import TierDiffOptions
+
+    if given["resume"] is not None:
+        refuse_beside_resume(context)
+        folder = RunFolder.open(given["resume"])
+        earlier = read_events(folder.events)
+        start = _start_of(earlier, given["resume"])
+        return _run(folder, TierDiffOptions.from_log(start.options), start.seed, earlier, as_json=given["as_json"])
+    if given["url"] is None:
+        raise UsageError("--url is missing: which server? For a try, start `kvverify lab` and give the URL it prints")
+    names = [name for name in given if name not in ("out", "resume", "seed", "as_json")]
+    options = TierDiffOptions(**{name: given[name] for name in names})
+    seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
+    return _run(RunFolder.create(given["out"], "tier-diff"), options, seed, [], as_json=given["as_json"])
+
+
+def _start_of(events: list[Any], where: Path) -> Any:
+    """Return the start of the run that ``events`` are the beginning of."""
+    from kvverify.events import RunStarted
+
+    start = next((e for e in events if isinstance(e, RunStarted)), None)
+    if start is None or start.command != "tier-diff":
+        raise UsageError(f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected a tier-diff")
+    return start
+
+
+def _run(folder: Any, options: Any, seed: int, earlier: list[Any], *, as_json: bool) -> int:
+    from kvverify.cli.running import run_checks
+    from kvverify.live.control import server_root
+    from kvverify.report.console import LiveConsole
+    from kvverify.tierdiff.run import tier_diff
+
+    server_root(options.url)  # refuses what is no URL before anything is logged
+    return run_checks(
+        folder,
+        lambda emit: tier_diff(options, seed, emit, earlier),
+        command="tier-diff",
+        seed=seed,
+        options=options.to_log(),
+        earlier=earlier,
+        live=LiveConsole(total=ARMS * options.requests * options.rounds, unit="request"),
+        as_json=as_json,
+    )
