@@ -41,7 +41,7 @@ class HostTier:
     over different ways.
     """
 
-    processor_share = 0.25
+    processor_share = 0.0
 
     def __init__(self, arena: Arena, device: torch.device) -> None:
         self._arena = arena
