@@ -13,7 +13,10 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 import kvverify
+from kvverify.errors import KvverifyError
 from kvverify.lab.answers import Wish, Writer
 from kvverify.lab.engine import Engine, Request, Step
 from kvverify.lab.metrics import render
@@ -47,7 +50,8 @@ class Api:
     def __init__(self, served: Served) -> None:
         self._served = served
         self._engine = served.engine
-        self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lab-engine")
+        # one thread inside torch as well: many small steps, and the same sums every time
+        self._queue = ThreadPoolExecutor(1, "lab-engine", initializer=torch.set_num_threads, initargs=(1,))
 
     def routes(self) -> Routes:
         """Return the table of routes."""
@@ -162,34 +166,29 @@ class Api:
 
     async def _steps(self, request: Request, top: int) -> AsyncGenerator[Step, None]:
         """Yield what the engine's thread makes; when the client goes away, the thread stops at the next token."""
-        loop, made = asyncio.get_running_loop(), asyncio.Queue[Step | Exception | None]()
+        loop, made = asyncio.get_running_loop(), asyncio.Queue[Step | None]()
         gone = threading.Event()
-
-        def hand(step: Step | Exception | None) -> None:
-            loop.call_soon_threadsafe(made.put_nowait, step)
 
         def started() -> None:
             self._engine.counters.waiting -= 1
 
         def work() -> None:
             loop.call_soon_threadsafe(started)
-            try:
-                with closing(self._engine.answer(request, top)) as steps:
-                    for step in steps:
-                        hand(step)
-                        if gone.is_set():
-                            break
-                hand(None)
-            except Exception as error:  # noqa: BLE001 - the thread's edge: the request gets it
-                hand(error)
+            with closing(self._engine.answer(request, top)) as steps:
+                for step in steps:
+                    loop.call_soon_threadsafe(made.put_nowait, step)
+                    if gone.is_set():
+                        break
 
         self._engine.counters.waiting += 1
-        self._queue.submit(work)
+        done = self._queue.submit(work)
+        done.add_done_callback(lambda _: loop.call_soon_threadsafe(made.put_nowait, None))
         try:
             while (step := await made.get()) is not None:
-                if isinstance(step, Exception):
-                    raise Refusal(500, f"the lab failed: {type(step).__name__}: {step}") from step
                 yield step
+            done.result()
+        except KvverifyError as error:
+            raise Refusal(500, f"the lab failed: {error}") from error
         finally:
             gone.set()
 

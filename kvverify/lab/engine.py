@@ -115,10 +115,11 @@ class Engine:
         began = time.perf_counter()
         slots = list(hit.slots)
         if self._plant.id == "wrong-block":
-            slots = [*slots[1:], slots[0]]
+            slots = [(slot - len(slots)) % self.cache.slots for slot in slots]
+        if self._plant.id == "swapped-blocks":
+            slots.reverse()
         if self._plant.id in ("hits-recomputed", "counters-lie"):
-            first, stop = len(hit.blocks) * self._size, len(hit) * self._size
-            self._compute(request.prompt[first:stop], first, blocks, request.adapter)
+            self._compute(request.prompt, 0, blocks, request.adapter)  # as when cold, hence the same bits
         else:
             self.cache.pages.load(slots, blocks[len(hit.blocks) : len(hit)])
         if self._plant.id != "hits-recomputed":
@@ -186,8 +187,11 @@ class _Attention:
         if self._start or not pages.packed(layer):
             q = pages.turned(layer, q)
             k, v = pages.read(layer, self._places)
-        repeat = q.shape[1] // k.shape[1]
-        k, v = (x.repeat_interleave(repeat, dim=1).transpose(0, 1) for x in (k, v))  # [heads, tokens, head_size]
-        causal = self._mask is None and q.shape[0] > 1
-        out = scaled_dot_product_attention(q.transpose(0, 1)[None], k[None], v[None], self._mask, is_causal=causal)
-        return out[0].transpose(0, 1).reshape(q.shape[0], -1)
+        queries, keys, values = (x.transpose(0, 1) for x in (q, k, v))  # [heads, tokens, head_size]
+        if len(q) == 1:  # the query heads of a KV head are then rows of one product, and nothing is copied
+            queries = queries.view(k.shape[1], -1, q.shape[2])
+        else:
+            keys, values = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=0) for x in (keys, values))
+        causal = self._mask is None and len(q) > 1
+        out = scaled_dot_product_attention(queries[None], keys[None], values[None], self._mask, is_causal=causal)
+        return out.reshape(q.shape[1], len(q), -1).transpose(0, 1).reshape(len(q), -1)

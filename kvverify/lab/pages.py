@@ -111,13 +111,12 @@ class _LayerPages:
         """See :meth:`Pages.read`."""
         cells = self._view[places // self._tokens, :, places % self._tokens]
         if self.codec is None:
-            cells = cells.float()
-            return cells[..., : self._head_size].contiguous(), cells[..., self._head_size :].contiguous()
+            return cells[..., : self._head_size].float(), cells[..., self._head_size :].float()
         if isinstance(self.codec, TurboQuantCodec):
             pair = self.codec.decode_rotated(cells.numpy())
         else:
             pair = self.codec.decode(cells.numpy(), check=False)
-        return torch.from_numpy(pair.k), torch.from_numpy(pair.v)
+        return torch.from_numpy(pair.k).clone(), torch.from_numpy(pair.v).clone()  # at torch's alignment: equal sums
 
     def block(self, block: int) -> Tensor:
         """The bytes of one block, uint8 [row, head, token, bytes]."""

@@ -53,8 +53,7 @@ def byte_codes() -> Tensor:
     products = torch.stack([points[:, a] * points[:, b] for a, b in itertools.combinations(range(4), 2)], dim=1)
     affine = torch.cat([torch.ones(16, 1, dtype=torch.int64), points], dim=1)
     words = [products @ _bits(form, 6) + affine @ _bits(line, 5) for form in _KERDOCK for line in range(32)]
-    signs: Tensor = torch.where(torch.stack(words) % 2 == 0, 1.0, -1.0)
-    return signs
+    return torch.where(torch.stack(words) % 2 == 0, 1.0, -1.0)
 
 
 def _bits(number: int, count: int) -> Tensor:
@@ -86,7 +85,7 @@ def _random_layer(random: torch.Generator) -> LayerWeights:
     queries, keys = SHAPE.heads * HEAD, SHAPE.kv_heads * HEAD
 
     def matrix(rows: int, columns: int, size: float) -> Tensor:
-        return torch.randn(rows, columns, generator=random) * (size / columns**0.5)
+        return torch.randn(rows, columns, generator=random).mul_(size / columns**0.5)
 
     o, down = matrix(SHAPE.hidden, queries, 0.15), matrix(SHAPE.hidden, _MLP, 0.1)
     o[:_OUT], down[:_OUT] = 0, 0
