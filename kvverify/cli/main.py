@@ -22,6 +22,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "selftest": ("kvverify.cli.selftest", "Plant every known fault and show which check kills it."),
     "tier-diff": ("kvverify.cli.tier_diff", "Compare a live server's answers from HBM with those from a lower tier."),
     "isolation": ("kvverify.cli.isolation", "Show that no session of a live server finds another's content."),
+    "doctor": (
+        "kvverify.cli.doctor",
+        "Find configuration faults of a live server that make a cache or a test useless.",
+    ),
     "replay": ("kvverify.cli.replay", "Run the sequence of a failure file again."),
     "lab": ("kvverify.cli.lab", "Serve a small model with a tiered KV cache, to try kvverify on; no serving engine."),
     "report": ("kvverify.cli.report", "Make the reports of a run again from its events."),

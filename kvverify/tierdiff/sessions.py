@@ -126,10 +126,13 @@ async def early_sessions(tokenize: Tokenize, count: int, *, unit: int, units: in
 def _differing_once(candidates: dict[str, list[int]]) -> dict[str, list[int]]:
     """Return the largest set of candidates of one length that differ in the token at one and the same place."""
     groups: dict[tuple[int, tuple[int, ...]], dict[str, list[int]]] = {}
+    taken: set[tuple[int, tuple[int, ...], int]] = set()
     for word, ids in candidates.items():
-        for place in range(len(ids)):
+        for place, token in enumerate(ids):
             rest = (place, tuple(ids[:place] + ids[place + 1 :]))
-            groups.setdefault(rest, {})[word] = ids
+            if (*rest, token) not in taken:
+                taken.add((*rest, token))
+                groups.setdefault(rest, {})[word] = ids
     return max(groups.values(), key=len, default={})
 
 
