@@ -179,6 +179,7 @@ class RequestAnswered(Event):
     itl: float = 0.0  # mean time between tokens
     seconds: float = 0.0
     error: str = ""
+    bad_logprob: bool = False  # the error is a logprob that is null or not a number: wrong, and not missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,14 @@ def live_reasons(seen: list[Event]) -> list[Reason]:
     INCONCLUSIVE: a gate that is not satisfied, a refused comparison, no valid noise floor, an excess that the requests cannot
     bound by the floor, failed requests, an unknown configuration, nothing compared.
     """
-    found = [*_gates(seen), *_failed_requests(seen), *_comparisons(seen), *_sessions(seen), *_configurations(seen)]
+    by_arm = gate_reasons(seen)
+    found = [
+        *(r for arm in by_arm.values() for r in arm),
+        *_failed_requests(seen),
+        *(r for pair in pairs(seen) for r in pair_reasons(seen, *pair)),
+        *_sessions(seen),
+        *_configurations(seen),
+    ]
     return found or _nothing_done(seen)
 
 
@@ -73,42 +80,46 @@ def floors(seen: Iterable[Event]) -> dict[tuple[str, int, int], ReplayCompared]:
     return {(e.base, e.round, e.request): e for e in compared}
 
 
-def _gates(seen: list[Event]) -> list[Reason]:
-    gates = Proofs.of(seen).by_request.values()
-    found = []
-    for arm in dict.fromkeys(e.arm for e in gates):
-        of_arm = [e for e in gates if e.arm == arm]
-        open_ = [e for e in of_arm if not e.satisfied]
-        if open_:
-            why = "; ".join(dict.fromkeys(reason for e in open_ for reason in e.reasons))
-            text = f"{arm}: tier not proved in {len(open_)} of {len(of_arm)}: {_short(why)}"
-            found.append(Reason(Verdict.INCONCLUSIVE, text))
+def gate_reasons(seen: Iterable[Event]) -> dict[str, list[Reason]]:
+    """Return, for each arm with a gate, what it does not prove."""
+    gates: dict[str, list[GateEvaluated]] = {}
+    for gate in Proofs.of(seen).by_request.values():
+        gates.setdefault(gate.arm, []).append(gate)
+    found: dict[str, list[Reason]] = {}
+    for arm, own in gates.items():
+        open_ = [e for e in own if not e.satisfied]
+        why = _short("; ".join(dict.fromkeys(reason for e in open_ for reason in e.reasons)))
+        text = f"{arm}: tier not proved in {len(open_)} of {len(own)}: {why}"
+        found[arm] = [Reason(Verdict.INCONCLUSIVE, text)] if open_ else []
     return found
 
 
 def _failed_requests(seen: list[Event]) -> list[Reason]:
     last = {(e.arm, e.round, e.request): e for e in seen if isinstance(e, RequestAnswered)}
-    failed = [e for e in last.values() if e.error]
-    if not failed:
-        return []
-    first = failed[0]
-    where = f"arm {first.arm}, round {first.round}, request {first.request}: {first.error}"
-    return [Reason(Verdict.INCONCLUSIVE, f"{len(failed)} of {len(last)} requests failed, first {where}")]
-
-
-def _comparisons(seen: list[Event]) -> list[Reason]:
-    judged = [e for e in seen if isinstance(e, ReplayCompared) and e.judged]
-    pairs = dict.fromkeys((e.base, e.arm, e.what) for e in judged)
     found = []
-    for base, arm, what in pairs:
-        found += _pair(seen, [e for e in judged if (e.base, e.arm, e.what) == (base, arm, what)])
+    # a logprob that is null or not a number is an answer, and a wrong one; what did not come is none
+    for unsound, verdict, what in (
+        (True, Verdict.FAIL, "have no number for a logprob"),
+        (False, Verdict.INCONCLUSIVE, "failed"),
+    ):
+        failed = [e for e in last.values() if e.error and e.bad_logprob is unsound]
+        if failed:
+            first = failed[0]
+            where = f"arm {first.arm}, round {first.round}, request {first.request}: {first.error}"
+            found.append(Reason(verdict, f"{len(failed)} of {len(last)} requests {what}, first {where}"))
     return found
 
 
-def _pair(seen: list[Event], compared: list[ReplayCompared]) -> list[Reason]:
-    """Return what is wrong with the comparisons of one arm with another."""
+def pairs(seen: Iterable[Event]) -> list[tuple[str, str, str]]:
+    """Return (base, arm, what) of all judged comparisons."""
+    return list(dict.fromkeys((e.base, e.arm, e.what) for e in seen if isinstance(e, ReplayCompared) and e.judged))
+
+
+def pair_reasons(seen: list[Event], base: str, arm: str, what: str) -> list[Reason]:
+    """Return what is wrong with the judged comparisons of ``arm`` with ``base``."""
+    judged = [e for e in seen if isinstance(e, ReplayCompared) and e.judged]
+    compared = [e for e in judged if (e.base, e.arm, e.what) == (base, arm, what)]
     proofs, found = Proofs.of(seen), []
-    base, arm, what = compared[0].base, compared[0].arm, compared[0].what
     if refused := [e for e in compared if e.refused]:
         why = _short("; ".join(dict.fromkeys(e.refused for e in refused)))
         found.append(Reason(Verdict.INCONCLUSIVE, f"{arm} against {base}: {len(refused)} not compared: {why}"))
@@ -116,7 +127,8 @@ def _pair(seen: list[Event], compared: list[ReplayCompared]) -> list[Reason]:
     different = [e for e in usable if e.different]
     exact = what == "blocks"
     if not exact:
-        floor = [floors(seen).get((base, e.round, e.request)) for e in usable]
+        known = floors(seen)
+        floor = [known.get((base, e.round, e.request)) for e in usable]
         valid = [e for e in floor if e is not None and proofs.counts(e)]
         if len(valid) < len(floor):
             text = f"{arm} against {base}: no valid noise floor for {len(floor) - len(valid)} of {len(floor)} requests"
@@ -125,8 +137,7 @@ def _pair(seen: list[Event], compared: list[ReplayCompared]) -> list[Reason]:
     if different and exact:
         first = different[0]
         where = f"round {first.round}, request {first.request}: {first.detail or _what_differs(first)}"
-        nouns = "blocks" if what == "blocks" else "answers"
-        text = f"{arm} differs from {base} in the {nouns} of {len(different)} of {len(usable)} requests, first {where}"
+        text = f"{arm} differs from {base} in the {what} of {len(different)} of {len(usable)} requests, first {where}"
         found.append(Reason(Verdict.FAIL, text))
     elif different:
         found += _excess(seen, base, arm)

@@ -25,3 +25,4 @@ class Answer:
     itl: float = 0.0
     seconds: float = 0.0
     error: str = ""
+    bad_logprob: bool = False  # the error is a logprob that is null or not a number

@@ -70,7 +70,7 @@ class Client:
         chunks: list[Completion] = []
         times: list[float] = []
         async with self._turns:
-            start = time.perf_counter()
+            start, bad_logprob = time.perf_counter(), False
             try:
                 async with asyncio.timeout(self.timeout_s):
                     await self._receive(request, chunks, times)
@@ -82,12 +82,13 @@ class Client:
             except openai.APIError as problem:  # refused, reset or cut connections and errors inside the stream
                 error = f"{problem.message} {_cause(problem)}after {len(chunks)} parts of the answer"
             except stream.BadAnswer as problem:
-                error = str(problem)
+                error, bad_logprob = str(problem), isinstance(problem, stream.BadLogprob)
             except ValueError as problem:  # openai decodes JSON and UTF-8 without a net
                 error = f"expected JSON in the stream, got {problem}"
             else:
                 return _answer(name, received, [t - start for t in times], time.perf_counter() - start)
-            return Answer(name, seconds=time.perf_counter() - start, error=one_line(error, self._key))
+            seconds = time.perf_counter() - start
+            return Answer(name, seconds=seconds, error=one_line(error, self._key), bad_logprob=bad_logprob)
 
     async def _receive(self, request: dict[str, Any], chunks: list[Completion], times: list[float]) -> None:
         parts = await self._openai.completions.create(

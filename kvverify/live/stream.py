@@ -15,6 +15,10 @@ class BadAnswer(ValueError):
     """The server's answer is incomplete or is not what the completions interface promises."""
 
 
+class BadLogprob(BadAnswer):
+    """A logprob is null or not a number: that is no missing answer but a wrong one."""
+
+
 @dataclass(slots=True)
 class Received:
     """What the parts of an answer hold; ``first_part`` and ``last_part`` are the parts with the first and the last token."""
@@ -129,7 +133,8 @@ def _refuse_odd(what: str, values: Sequence[Any], types: tuple[type, ...], expec
         return
     odd = ((i, v) for i, v in enumerate(values) if type(v) not in types or (str not in types and not math.isfinite(v)))
     position, value = next(odd)
-    raise BadAnswer(f"the {what} of generated token {position} is {value!r}, expected {expected}")
+    kind = BadLogprob if what == "logprob" else BadAnswer
+    raise kind(f"the {what} of generated token {position} is {value!r}, expected {expected}")
 
 
 def _is_count(value: Any) -> bool:

@@ -18,8 +18,10 @@ from kvverify.events import (
     FaultPlanted,
     KernelProbed,
     ProblemMet,
+    RequestAnswered,
     RunStarted,
 )
+from kvverify.report.console_live import is_progress, live_line
 from kvverify.report.words import duration, plural, printable, size
 from kvverify.verdicts import differs
 
@@ -106,8 +108,11 @@ class LiveConsole:
                 self._comparison(event)
             case ProblemMet():
                 self._say(f"problem in {event.where}: {event.problem}", "yellow")
+            case RequestAnswered():
+                self._say_live(event)
+                self._advance(1 if self._unit == "request" and is_progress(event) else 0, event)
             case _:
-                pass
+                self._say_live(event)
 
     def close(self) -> None:
         """Give the terminal back; a second call does nothing."""
@@ -132,15 +137,15 @@ class LiveConsole:
         self._task = self._progress.add_task("starting", total=total, done="")
         self._progress.start()
 
-    def _advance(self, count: int, event: BatchFinished | FaultPlanted | CodecCompared) -> None:
+    def _advance(self, count: int, event: BatchFinished | FaultPlanted | CodecCompared | RequestAnswered) -> None:
         self._done += count
-        who = event.library if isinstance(event, CodecCompared) else event.kernel
+        who = _who(event)
         elapsed = max(0.0, event.at - (self._began or event.at))
         # the share that was done before an interruption took none of this attempt's time
         now = self._done - self._at_start
         total = None if self._total is None else self._total - self._at_start
         done = plural(self._done, self._unit) + (f" of {self._total:,}" if self._total is not None else "")
-        done += f", {size(self._bytes)} compared"
+        done += f", {size(self._bytes)} compared" if self._bytes or self._unit != "request" else ""
         if self._progress is not None and self._task is not None:
             share, whole = (elapsed, self._budget_s) if self._budget_s is not None else (float(now), total)
             self._progress.update(self._task, description=who, completed=share, total=whole, done=done)
@@ -169,5 +174,20 @@ class LiveConsole:
         self._say(text, "bold red" if event.outcome == "survived" else "")
         self._advance(1 if self._unit == "fault" else 0, event)
 
+    def _say_live(self, event: Event) -> None:
+        said = live_line(event)
+        for line in said[0].split("\n") if said else []:
+            self._say(line, said[1] if said else "")
+
     def _say(self, text: str, style: str = "") -> None:
         self._console.print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def _who(event: BatchFinished | FaultPlanted | CodecCompared | RequestAnswered) -> str:
+    match event:
+        case CodecCompared():
+            return event.library
+        case RequestAnswered():
+            return f"{event.arm}, round {event.round}"
+        case _:
+            return event.kernel

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvverify.events import EXIT_CODES, Verdict
+from kvverify.report.live import Live, Section
 from kvverify.report.summary import Failure, Summary
 from kvverify.report.words import duration, gpu_line, plural, printable, size
 from kvverify.verdicts import differs
@@ -35,6 +36,10 @@ def print_summary(summary: Summary, run: Path, report: Path | None = None, file:
     console = Console(file=file, highlight=False, markup=False)
     if not console.is_terminal:
         console = Console(file=file, highlight=False, markup=False, width=1000)  # a pipe has no width to fold to
+    for section in summary.live.sections if summary.live else []:
+        if section.brief:
+            console.print(_section(section))
+            console.print()
     for kernel in summary.mixes:
         console.print(_coverage(summary, kernel))
         console.print()
@@ -71,6 +76,8 @@ def verdict_line(summary: Summary) -> str:
         faults = f"{killed} of {plural(len(summary.faults), 'fault')} killed, {outcomes.count('survived')} survived; "
     else:
         faults = ""
+    if summary.live:
+        return f"{summary.verdict}: {summary.live.line} in {duration(summary.seconds)}"
     if summary.comparisons:
         kernels = sum(k.compared_bytes > 0 for k in summary.kernels)
         near = sum(e.near_midpoint for e in summary.comparisons)
@@ -124,6 +131,7 @@ def summary_json(summary: Summary, run: Path) -> dict[str, Any]:
         "faults": [dataclasses.asdict(e) for row in summary.faults.values() for e in row.values()],
         "comparisons": [dataclasses.asdict(e) for e in summary.comparisons],
         "not_covered": summary.not_covered,
+        **({"live": _live_json(summary.live)} if summary.live else {}),
     }
 
 
@@ -134,6 +142,20 @@ def json_line(document: dict[str, Any]) -> str:
 
 def _failure_json(failure: Failure, run: Path) -> dict[str, Any]:
     return {**dataclasses.asdict(failure.event), "times": failure.times, "replay": replay_command(run, failure)}
+
+
+def _live_json(live: Live) -> dict[str, Any]:
+    tables = {s.title: [dict(zip(s.head, row, strict=True)) for row in s.rows] for s in live.sections}
+    return {"line": live.line, "tables": tables, "cases": [dataclasses.asdict(case) for case in live.cases]}
+
+
+def _section(section: Section) -> Table:
+    table = Table(title=section.title, title_justify="left", box=None)
+    for number, heading in enumerate(section.head):
+        table.add_column(heading, justify="right" if number in section.numbers else "left")
+    for row in section.rows:
+        table.add_row(*(Text(printable(cell), "bold red" if cell == Verdict.FAIL else "") for cell in row))
+    return table
 
 
 def _coverage(summary: Summary, kernel: str) -> Table:

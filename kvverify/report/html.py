@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvverify.events import Verdict
 from kvverify.report.final import (
     COMPARISON_HEAD,
     comparison_rows,
@@ -43,6 +44,8 @@ def render_html(summary: Summary, run: Path) -> str:
         gpu=gpu_line(summary.gpu),
         comparison_head=COMPARISON_HEAD,
         comparison_rows=comparison_rows(summary),
+        live_sections=summary.live.sections if summary.live else [],
+        verdicts=[str(v) for v in Verdict],
     )
 
 

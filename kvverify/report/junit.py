@@ -1,4 +1,6 @@
-"""JUnit XML: one test case for each kernel and layout, one for each planted fault and kernel, one for the run as a whole.
+"""JUnit XML: one test case for each kernel and layout, for each planted fault and kernel, and for the run as a whole.
+
+A run against a server has one for each arm's gate and one for each pair of tiers.
 
 INCONCLUSIVE and ERROR are errors, never skips: a file without failures and errors means PASS. What a budget did not reach is
 skipped, with that as its message.
@@ -12,6 +14,7 @@ from xml.etree import ElementTree as ET
 
 from kvverify.events import CodecCompared, FaultPlanted, Verdict
 from kvverify.report.final import detail_lines, replay_command
+from kvverify.report.live import LiveCase
 from kvverify.report.summary import Case, Failure, Summary
 from kvverify.report.words import utc
 from kvverify.verdicts import differs
@@ -38,6 +41,8 @@ def junit_xml(summary: Summary, run: Path) -> str:
         killed = any(e.outcome == "killed" for e in row.values())
         for event in row.values():
             _add_fault(suite, f"{fault} {name}", event, killed_elsewhere=killed)
+    for live in summary.live.cases if summary.live else []:
+        _add_live(suite, live)
     _add_run(suite, summary)
     totals = {
         "tests": len(suite.findall("testcase")),
@@ -95,6 +100,17 @@ def _add_fault(suite: ET.Element, fault: str, event: FaultPlanted, *, killed_els
     else:
         message = _xml(f"{event.outcome}: {event.reason}")
         ET.SubElement(element, "error", message=message, type=str(Verdict.INCONCLUSIVE))
+
+
+def _add_live(suite: ET.Element, case: LiveCase) -> None:
+    element = _testcase(suite, f"kvverify.live.{case.group}", case.name, 0.0)
+    if case.verdict is not Verdict.PASS:
+        kind = "failure" if case.verdict is Verdict.FAIL else "error"
+        message = case.messages[0] if case.messages else str(case.verdict)
+        child = ET.SubElement(element, kind, message=_xml(message), type=str(case.verdict))
+        child.text = _xml("\n".join(case.messages))
+    if case.numbers:
+        ET.SubElement(element, "system-out").text = _xml(case.numbers)
 
 
 def _add_run(suite: ET.Element, summary: Summary) -> None:

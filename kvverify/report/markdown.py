@@ -40,6 +40,8 @@ def render_markdown(summary: Summary, run: Path) -> str:
     if summary.kernels:
         head = ["kernel", "device", "library", "layouts", "sequences", "steps", "compared", "moved", "failures"]
         parts += ["## Kernels", _table(head, [_kernel(k) for k in summary.kernels])]
+    for section in summary.live.sections if summary.live else []:
+        parts += [f"## {section.title}", section.caption, _table(section.head, section.rows)]
     parts += _coverage(summary)
     if summary.comparisons:
         parts += ["## Reference codecs", _table(COMPARISON_HEAD, comparison_rows(summary))]

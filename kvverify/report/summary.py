@@ -22,6 +22,7 @@ from kvverify.events import (
 from kvverify.reasons import Reason
 from kvverify.report.executed import kernel_devices
 from kvverify.report.gaps import not_covered
+from kvverify.report.live import Live, live_report
 from kvverify.verdicts import compared_something, differs, reasons, verdict_of
 
 E = TypeVar("E", bound=Event)
@@ -114,6 +115,7 @@ class Summary:
     faults: dict[tuple[str, str], dict[str, FaultPlanted]]
     comparisons: list[CodecCompared]
     not_covered: list[str]
+    live: Live | None = None  # of a run against a server
 
     @property
     def orders(self) -> list[str]:
@@ -146,7 +148,7 @@ def summarise(events: Iterable[Event]) -> Summary:
     cases = _cases(campaigns, batches, failures)
     kernels = _kernel_rows(seen, campaigns, batches, failures)
     coverage, mixes = _matrices(batches)
-    faults, why = _faults(seen), reasons(seen)
+    faults, why, live = _faults(seen), reasons(seen), live_report(seen)
     return Summary(
         verdict=verdict_of(seen),
         reasons=why,
@@ -163,7 +165,12 @@ def summarise(events: Iterable[Event]) -> Summary:
         failures=failures,
         faults=faults,
         comparisons=of_type(seen, CodecCompared),
-        not_covered=[*_not_covered(why, campaigns, cases, batches, faults), *_libraries_left_out(seen)],
+        not_covered=[
+            *_not_covered(why, campaigns, cases, batches, faults),
+            *_libraries_left_out(seen),
+            *(live.gaps if live else []),
+        ],
+        live=live,
     )
 
 

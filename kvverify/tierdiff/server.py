@@ -88,6 +88,7 @@ class Server:
             itl=answer.itl,
             seconds=answer.seconds,
             error=answer.error,
+            bad_logprob=answer.bad_logprob,
         )
         self.emit(known)
         if answer.error:

@@ -1,0 +1,59 @@
+"""What the live view says of events of runs against servers: one line each, or nothing."""
+
+from __future__ import annotations
+
+from kvverify.events import (
+    ConfigurationChecked,
+    EngineDescribed,
+    Event,
+    ExcessMeasured,
+    GateEvaluated,
+    ReplayCompared,
+    RequestAnswered,
+    SessionChecked,
+    TierFlushed,
+)
+
+RED, YELLOW = "bold red", "yellow"
+AUXILIARY = ("canary", "filler", "partial-head", "warm-up")  # requests that belong to no arm
+
+
+def is_progress(event: RequestAnswered) -> bool:
+    """Does this answer belong to the requests that were planned?"""
+    return not event.arm.startswith(AUXILIARY)
+
+
+def live_line(event: Event) -> tuple[str, str] | None:
+    """Return what is to be said of ``event`` and its style; None: nothing, for all is well."""
+    match event:
+        case EngineDescribed():
+            notes = "".join(f"\n  {note}" for note in event.notes)
+            return f"{event.engine} serves {event.model}{notes}", ""
+        case RequestAnswered(error=str(error)) if error:
+            return f"{event.arm}, round {event.round}, request {event.request} failed: {error}", YELLOW
+        case TierFlushed():
+            return _flush(event), "" if event.proof and event.poison else YELLOW
+        case GateEvaluated(satisfied=False):
+            which = "" if event.request < 0 else f", request {event.request}"
+            return f"{event.arm}, round {event.round}{which}: tier not proved: {'; '.join(event.reasons)}", YELLOW
+        case ReplayCompared(judged=True, refused=str(refused)) if refused:
+            return f"{event.arm} against {event.base}, request {event.request}: not compared: {refused}", YELLOW
+        case ReplayCompared(judged=True, different=True):
+            text = (
+                f"{event.arm} differs from {event.base}, round {event.round}, request {event.request}: {event.detail}"
+            )
+            return text, RED
+        case ExcessMeasured():
+            return f"{event.arm} against {event.base}, {event.statistic}: {event.excess:.3g} above the floor", ""
+        case SessionChecked() if event.foreign or (event.qualified and not event.right):
+            return f"session {event.session}, round {event.round}: {event.detail}", RED
+        case ConfigurationChecked():
+            style = {"ok": "", "fault": RED}.get(event.outcome, YELLOW)
+            return f"{event.check}: {event.outcome}" + (f", {event.found}" if event.found else ""), style
+        case _:
+            return None
+
+
+def _flush(event: TierFlushed) -> str:
+    said = "flushed" if event.claimed else "not flushed by the server"
+    return f"{event.tier} {said}, {event.proof or 'not proved to be empty'}, {event.poison or event.detail or 'not overwritten'}"
