@@ -7,7 +7,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import kvverify
-from kvverify.errors import KvverifyError
+from kvverify.errors import KvverifyError, UsageError
 from kvverify.lab.answers import Wish, Writer
 from kvverify.lab.engine import Engine, Request, Step
 from kvverify.lab.metrics import render
@@ -29,7 +29,10 @@ _REFUSED = {"echo": "reads no cache", "prompt_logprobs": "reads no cache", "suff
 
 @dataclass(frozen=True)
 class Served:
-    """What a server is made of. ``cache_config`` and ``info`` are what it says of itself under vLLM's names."""
+    """What a server is made of. ``cache_config`` and ``info`` are what it says of itself under vLLM's names.
+
+    ``replant`` makes the same server anew, empty, with another fault or none.
+    """
 
     name: str
     engine: Engine
@@ -37,6 +40,7 @@ class Served:
     plant: Plant
     cache_config: dict[str, Any]
     info: dict[str, Any]
+    replant: Callable[[str | None], Served]
 
     @property
     def adapter(self) -> str:
@@ -68,6 +72,7 @@ class Api:
             ("POST", "/reset_prefix_cache"): self._reset,
             ("POST", "/lab/poison"): self._poison,
             ("POST", "/lab/digests"): self._digests,
+            ("POST", "/lab/plant"): self._plant,
         }
 
     async def _health(self, call: Call) -> Reply:
@@ -128,6 +133,19 @@ class Api:
         with self._idle():
             keys = self._engine.cache.keys(self._prompt(body), str(body.get("cache_salt") or ""), adapter)
             return json_reply({"digests": self._engine.digests(keys)})
+
+    async def _plant(self, call: Call) -> Reply:
+        """Serve with the fault that ``plant`` names from now on, empty for none; caches and counters begin anew."""
+        name = call.json().get("plant")
+        if not isinstance(name, str):
+            raise Refusal(400, f"got plant {name!r}; expected the name of a fault, empty for none")
+        with self._idle():
+            try:
+                self._served = await asyncio.to_thread(self._served.replant, name or None)
+            except UsageError as problem:
+                raise Refusal(400, str(problem)) from problem
+            self._engine = self._served.engine
+        return json_reply({"plant": self._served.plant.id})
 
     def _idle(self) -> closing[Any]:
         """Hold the engine's lock.

@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvverify.errors import UsageError
 from kvverify.faults.catalogue import plantable_named
@@ -75,7 +75,9 @@ def assemble(options: Options) -> Served:
         "kv_cache_dtype_skip_layers": [str(layer.index) for layer in layout.layers if layer.element != "uint8"],
     }
     info = _server_info(name, model, layout, slots, cache_config)
-    return Served(name, engine, tokenizer, plant, cache_config, info)
+    return Served(
+        name, engine, tokenizer, plant, cache_config, info, lambda other: assemble(replace(options, plant=other))
+    )
 
 
 def _model(options: Options) -> tuple[str, Transformer, Tokenizer]:

@@ -16,7 +16,24 @@ from kvverify.lab.serving import Options, running
 MODEL = "lab-tiny"
 BLOCK = 32
 _WORDS = (
-    "the of and to in that was his he it with is for as had you not be her on at by which have or from this".split()
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "that",
+    "was",
+    "his",
+    "he",
+    "it",
+    "with",
+    "is",
+    "for",
+    "as",
+    "had",
+    "you",
+    "not",
+    "be",
 )
 
 

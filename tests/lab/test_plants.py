@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import IncompleteRead
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def passes(asking: Asking) -> Passes:
 
 
 @contextmanager
-def planted(name: str, **options: object) -> Iterator[Asking]:
+def planted(name: str, **options: Any) -> Iterator[Asking]:
     with lab(plant=name, **options) as asking:
         yield asking
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -139,7 +140,8 @@ def test_a_reset_of_all_tiers_leaves_nothing_to_hit(clean: Asking) -> None:
 def test_salt_and_adapter_are_part_of_the_key(clean: Asking) -> None:
     prompt = secret_prompt("QZKT-4821")
     base = clean.complete(prompt)
-    for change in ({"cache_salt": "a"}, {"cache_salt": "b"}, {"model": f"{MODEL}-adapter"}):
+    changes: list[dict[str, Any]] = [{"cache_salt": "a"}, {"cache_salt": "b"}, {"model": f"{MODEL}-adapter"}]
+    for change in changes:
         other = clean.complete(prompt, **change)
         assert other.cached == 0, change
         assert clean.complete(prompt, **change).cached == 9 * BLOCK
