@@ -20,10 +20,11 @@ _EXPLICIT = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """``layers`` are (KV format, heads of one rank, head size) of each layer that owns a cache; ``ranks`` hold them all.
+    """The KV cache of a model as it is served.
 
-    ``exact`` False: windows, states or several groups; which of their blocks a load moves is not a function of the hit length.
-    ``block_tokens`` is the largest block of a group.
+    ``layers`` are (KV format, heads of one rank, head size) of each layer that owns a cache; ``ranks`` hold them all. ``exact``
+    False: windows, states or several groups, of which a load moves other blocks than the hit length says. ``block_tokens`` is
+    the largest block of a group.
     """
 
     layers: tuple[tuple[str, int, int], ...]
@@ -75,7 +76,7 @@ def known_model(named: str | None, folder: str, config_text: str, *, windowed: b
     Args:
         named: the user's ``--model``; a mistake in it is the user's.
         folder: what the server calls its model: a folder here, or a preset's id. The hub is not asked.
-        config_text: ``hf_config`` as ``/server_info`` prints it.
+        config_text: ``hf_config`` in ``/server_info``: the lab's; vLLM 0.32 leaves it out.
         windowed: the server says that layers have windows or states, or does not say that they have none.
 
     Raises:
@@ -102,7 +103,10 @@ def _readable(name: str) -> Model | None:
 
 
 def _from_text(text: str, *, windowed: bool) -> tuple[Model | None, str]:
-    """Read ``LlamaConfig {…}``: transformers prints only what differs from the class' defaults, so all that counts must be there."""
+    """Read ``hf_config``, JSON or ``LlamaConfig {…}``.
+
+    transformers prints only what differs from a class' defaults, so all that counts must be there.
+    """
     hint = "give --model CONFIG for exact bytes"
     start = text.find("{")
     if start < 0:

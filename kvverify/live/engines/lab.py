@@ -1,4 +1,4 @@
-"""kvverify's own lab server (``kvverify lab``): vLLM's endpoints and counters, and /lab for what vLLM needs an extension for."""
+"""kvverify's own lab server: vLLM's endpoints and counters, and /lab for what vLLM needs a worker extension for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvverify.live.engines.vllm_native import VllmNative
 
 
 class Lab(VllmNative):
-    """The lab counts as vLLM's offloading does; it hits at most all tokens but the last, and stores before it answers."""
+    """The lab counts as vLLM's offloading does; it never hits the last token, and stores before it answers."""
 
     name = "lab"
     marks: ClassVar[tuple[str, ...]] = ()

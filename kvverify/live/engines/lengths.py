@@ -39,6 +39,6 @@ def common_lengths(
         misses += 1
         if misses > 4 * unit:
             raise KvverifyError(
-                f"no prompt length near {length} at which HBM ({wanted.hbm_hit_tokens}) and the lower tier ({wanted.hit_tokens}) "
-                f"hit the same number of tokens; are the block and the chunk size multiples of each other?"
+                f"no prompt length near {length} at which HBM ({wanted.hbm_hit_tokens}) and the lower tier "
+                f"({wanted.hit_tokens}) hit the same number of tokens; is the chunk size a multiple of the block size?"
             )

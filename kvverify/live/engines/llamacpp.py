@@ -1,7 +1,7 @@
 """llama.cpp's server: a slot's KV cache, and files that it is saved to and restored from on request.
 
-The lower tier is written and read on command, so this adapter has two methods more: ``store`` after a prompt was answered, and
-``restore`` before it is asked again. Start the server with ``-np 1 --slot-save-path FOLDER --metrics``.
+The lower tier is written and read on command, so this adapter has two methods more: ``store`` after a prompt was answered,
+and ``restore`` before it is asked again. Start the server with ``-np 1 --slot-save-path FOLDER --metrics``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _SLOT = 0
 
 
 class LlamaCpp:
-    """llama.cpp at one URL, with one slot. A hit is what the slot shows of its last request: one request between two readings."""
+    """llama.cpp at one URL, with one slot.
+
+    A hit is what the slot shows of its last request, so there must be one request between two readings.
+    """
 
     name = "llamacpp"
 
@@ -121,7 +124,7 @@ class LlamaCpp:
         return True
 
     def expected(self, prompt_tokens: int) -> Expected:
-        """Return what a prompt must show: all tokens but the last are hit; bytes are those of its file, once it is stored."""
+        """Return what a prompt must show: all tokens but the last are hit, the bytes are those of its file once stored."""
         hit = prompt_tokens - 1
         return Expected(hit, hit, 1, loaded_bytes=self._bytes_of.get(prompt_tokens))
 

@@ -1,4 +1,4 @@
-"""The HTTP side of an LMCache server: its settings, its own counters, and the clearing of L1. Known: LMCache 0.5.3 and 0.5.6."""
+"""The HTTP side of an LMCache server (known: 0.5.3 and 0.5.6): its settings, its own counters, the clearing of L1."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CLEAR_PAUSE_S = 0.25
 class LmcacheFacts:
     """Answers of ``/status`` and ``/config``.
 
-    ``port`` is the request port that vLLM connects to, ``models`` are (model, world size) of the workers that registered with
-    the server, ``counts_chunks``: the server does the copies itself, in one object a chunk, so that it counts them.
+    ``port`` is the request port that vLLM connects to, ``models`` are (model, world size) of the workers that registered
+    with the server, ``counts_chunks``: it does the copies itself, in one object a chunk, so that it counts them.
     """
 
     chunk_tokens: int
@@ -87,7 +87,8 @@ class LmcacheServer:
         metrics = parse(await self.control.get_text("/metrics"))
         if not any(name.startswith("lmcache_mp_") for name in metrics.samples):
             raise ServerProblem(
-                f"GET {self.url}/metrics: no lmcache_mp_ metric in it; start it without --disable-observability and --disable-metrics"
+                f"GET {self.url}/metrics: no lmcache_mp_ metric in it; start it without --disable-observability and "
+                f"--disable-metrics"
             )
         return metrics
 
@@ -126,9 +127,10 @@ class LmcacheServer:
 
 
 def counters(metrics: Metrics) -> LmcacheCounters:
-    """Return LMCache's own counters. OpenTelemetry shows a counter only once something was added: absent is 0 or not supported.
+    """Return LMCache's own counters.
 
-    Every lookup adds to all of its counters, zeros too, so that after one lookup absent means not supported.
+    OpenTelemetry shows a counter only once something was added to it: absent is 0, or not supported. Every lookup adds to all of
+    its counters, zeros too, so that after one lookup absent means not supported.
     """
     hit = metrics.total("lmcache_mp_lookup_hit_tokens")
     loaded = round(metrics.total("lmcache_mp_num_chunks_loaded") or 0)
@@ -145,7 +147,7 @@ def stores_under_way(metrics: Metrics) -> int:
 
 
 def http_url(extra: Mapping[str, Any], engine_host: str) -> str:
-    """Return where the LMCache server's HTTP port should be, by the connector's options: its host, and port 8080 if none is told.
+    """Return where the LMCache server's HTTP port should be: on the connector's host, 8080 where no port is told.
 
     ``localhost`` is meant from the engine's side, hence ``engine_host``.
     """

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class EngineOptions:
     """Options of an adapter.
 
-    ``model_config`` is a folder, config.json or preset of the served model, for exact bytes. ``lmcache_url`` is the HTTP port of
-    an LMCache server, by default found through the connector's configuration.
+    ``model_config`` is a folder, config.json or preset of the served model, for exact bytes. ``lmcache_url`` is the HTTP port
+    of an LMCache server, by default found through the connector's configuration.
 
     Counters count as settled when two readings ``settle_interval_s`` apart agree, within ``settle_limit_s``.
     """

@@ -1,7 +1,7 @@
 """From a URL to the adapter of the engine that answers there: built-in adapters, then installed plug-ins.
 
-A plug-in is an entry point of group ``kvverify.engines`` that names a class, or a function, called with the URL (and, where it
-takes a second parameter, with :class:`EngineOptions`). An adapter module is imported when its engine is looked for.
+A plug-in is an entry point of group ``kvverify.engines`` that names a class, or a function, called with the URL (and, where
+it takes a second parameter, with :class:`EngineOptions`). An adapter module is imported when its engine is looked for.
 """
 
 from __future__ import annotations

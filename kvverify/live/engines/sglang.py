@@ -41,7 +41,7 @@ _OPTIONS = (
 
 
 class Sglang:
-    """SGLang at one URL. HBM cannot be flushed alone: ``flush_cache`` empties host memory too, so fillers must push it out."""
+    """SGLang at one URL. HBM is not flushed alone: ``flush_cache`` empties host memory too, so fillers must push it out."""
 
     name = "sglang"
 
@@ -163,7 +163,7 @@ def _notes(said: Mapping[str, Any], metrics: Metrics | None) -> list[str]:
         notes.append("there is no lower tier; start the server with --enable-hierarchical-cache")
     elif said.get("hicache_write_policy") not in (None, "write_through"):
         notes.append(
-            f"hicache_write_policy {said['hicache_write_policy']}: not every prompt reaches host memory; use write_through"
+            f"hicache_write_policy {said['hicache_write_policy']}: some prompts do not reach host memory; use write_through"
         )
     if said.get("disable_radix_cache"):
         notes.append("--disable-radix-cache: nothing is ever hit")
@@ -171,7 +171,7 @@ def _notes(said: Mapping[str, Any], metrics: Metrics | None) -> list[str]:
 
 
 def _evidence(metrics: Metrics) -> Evidence:
-    """Return the counters. One of a source appears with its first hit; without the label, as in older versions, nothing is told."""
+    """Return the counters. One of a source appears with its first hit; without that label (older versions) nothing is told."""
     prompt = count(metrics, "sglang:prompt_tokens")
     samples = metrics.of("sglang:cached_tokens")
     told = prompt is not None and all("cache_source" in sample.labels for sample in samples)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+import math
 from typing import Any, ClassVar
 
 from kvverify.errors import KvverifyError
@@ -13,10 +12,8 @@ from kvverify.live.engines import vllm_workers
 from kvverify.live.engines.geometry import Geometry
 from kvverify.live.engines.options import EngineOptions
 from kvverify.live.engines.vllm_facts import DEV_ENDPOINTS, HOW_TO_START, ServerFacts, read_facts, read_metrics
+from kvverify.live.engines.vllm_reset import reset_prefix_cache
 from kvverify.live.metrics import Metrics, settled
-
-_FLUSH_TRIES = 20
-_FLUSH_PAUSE_S = 0.25
 
 
 class Vllm:
@@ -33,7 +30,7 @@ class Vllm:
         self.geometry: Geometry | None = None
         self.info: EngineInfo | None = None
 
-    # --- who is it -----------------------------------------------------------------------------------------------------
+    # --- who is it ----------------------------------------------------------------------------------------------------
 
     async def detect(self) -> bool:
         """Is this vLLM, with a connector of this adapter's?"""
@@ -94,7 +91,7 @@ class Vllm:
             )
         return notes + self.more_notes(facts)
 
-    # --- what a connector changes --------------------------------------------------------------------------------------
+    # --- what a connector changes -------------------------------------------------------------------------------------
 
     async def prepare(self, facts: ServerFacts) -> None:
         """Ask a second server, where the connector has one."""
@@ -149,7 +146,7 @@ class Vllm:
         """Return the deltas that :meth:`witness` must show for ``hit`` tokens from ``tier``."""
         return {}
 
-    # --- evidence ------------------------------------------------------------------------------------------------------
+    # --- evidence -----------------------------------------------------------------------------------------------------
 
     async def read(self) -> Evidence:
         """Return the counters as they stand now.
@@ -201,17 +198,21 @@ class Vllm:
         block, unit = (info.block_tokens, info.hit_tokens) if info else (None, None)
         if info is None or not block or not unit:
             raise KvverifyError(f"{self.control.url}: block size not told, so that no hit length can be expected")
+        several = (
+            self.geometry.block_tokens if self.geometry else block
+        )  # groups are hit together, at a common boundary
+        aligned, unit = math.lcm(block, several), math.lcm(unit, several)
         hit = self.lower_hit(prompt_tokens, unit)
         known = self.geometry.load_bytes(hit) if self.geometry and self.counts_bytes() else None
         return Expected(
             hit_tokens=hit,
-            hbm_hit_tokens=(prompt_tokens - 1) // block * block,
+            hbm_hit_tokens=(prompt_tokens - 1) // aligned * aligned,
             computed_tokens=prompt_tokens - hit,
             loaded_bytes=known,
             witness=self.expected_witness(hit, tier or info.lower_tier),
         )
 
-    # --- control -------------------------------------------------------------------------------------------------------
+    # --- control ------------------------------------------------------------------------------------------------------
 
     async def flush(self, tier: str) -> None:
         """Empty HBM's prefix cache. What it answers is checked; that it is true, the next evidence shows.
@@ -221,37 +222,11 @@ class Vllm:
         """
         if tier != "hbm":
             raise FlushFailed(f"{self.name}: {self.why_no_flush(tier)}")
-        await self.reset(external=False)
+        await reset_prefix_cache(self.control, external=False)
 
     def why_no_flush(self, tier: str) -> str:
         """Return why ``tier`` cannot be emptied, and what to do."""
         return f"{tier} cannot be emptied over HTTP; restart the server, or give each arm a cache_salt of its own"
-
-    async def reset(self, *, external: bool) -> None:
-        """Reset the prefix cache, and the connector's with ``external``, until the body says success.
-
-        vLLM answers 200 with success false while blocks are in use or a store is under way.
-        """
-        params = {"reset_running_requests": "false", "reset_external": "true" if external else "false"}
-        answer: Any = None
-        for attempt in range(_FLUSH_TRIES):
-            if attempt:
-                await asyncio.sleep(_FLUSH_PAUSE_S)
-            try:
-                answer = await self.control.post_json("/reset_prefix_cache", params=params)
-            except ServerProblem as problem:
-                hint = f"; {HOW_TO_START}" if problem.status in (404, 405) else ""
-                raise FlushFailed(f"{problem}{hint}") from problem
-            if not isinstance(answer, Mapping) or not isinstance(answer.get("success"), bool):
-                raise FlushFailed(
-                    f"POST {self.control.url}/reset_prefix_cache: expected {{'success': true}}, got {answer!r:.200}"
-                )
-            if answer["success"]:
-                return
-        raise FlushFailed(
-            f"POST {self.control.url}/reset_prefix_cache: success false {_FLUSH_TRIES} times; blocks are in use: is another "
-            f"client at work, or a store stuck?"
-        )
 
     async def settle(self) -> None:
         """Wait until counters rest."""
@@ -286,6 +261,15 @@ class Vllm:
     async def close(self) -> None:
         """Close connections."""
         await self.control.close()
+
+
+def prefill_witness(metrics: Metrics) -> dict[str, int]:
+    """Return the prompt tokens that prefill statistics ascribe to a transfer.
+
+    The weakest second source: another counter than the hits', but of the same scheduler.
+    """
+    moved = count(metrics, "vllm:prompt_tokens_by_source", source="external_kv_transfer")
+    return {} if moved is None else {"prefill_transferred_tokens": moved}
 
 
 def count(metrics: Metrics, name: str, **labels: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kvverify.live.engines.vllm import Vllm, count
+from kvverify.live.engines.vllm import Vllm, count, prefill_witness
 from kvverify.live.engines.vllm_facts import ServerFacts
 from kvverify.live.metrics import Metrics
 
@@ -14,8 +14,7 @@ _DEFAULT_FOLDER = "/tmp"  # noqa: S108 -- ExampleConnector's own default
 class VllmExample(Vllm):
     """A prompt is stored and loaded as a whole, so a hit is all of its blocks or none; partial hits do not exist.
 
-    It counts no bytes, and vLLM calls its hits ``external_unspecified``: there is no second source, so with fillers alone the gate
-    rests on ``cached_tokens`` of the answers.
+    It counts nothing itself, hence the weakest of second sources; that bytes were loaded, poison and comparison show.
     """
 
     name = "vllm-example"
@@ -26,7 +25,7 @@ class VllmExample(Vllm):
         return "disk"
 
     def lower_hit(self, prompt_tokens: int, unit: int) -> int:
-        """Return the hit length: the connector takes one token off, and then the last token of what remains, before rounding."""
+        """Return the hit length: one token is taken off, and another one in rounding down (``align_to_block_size``)."""
         return max(prompt_tokens - 2, 0) // unit * unit
 
     def tier_hits(self, metrics: Metrics) -> tuple[int | None, int | None]:
@@ -34,9 +33,8 @@ class VllmExample(Vllm):
         return 0, count(metrics, "vllm:external_prefix_cache_hits")
 
     def witness(self, metrics: Metrics) -> dict[str, int]:
-        """Return prompt tokens that the prefill statistics ascribe to a transfer, counted after the hit."""
-        moved = count(metrics, "vllm:prompt_tokens_by_source", source="external_kv_transfer")
-        return {} if moved is None else {"prefill_transferred_tokens": moved}
+        """Return what prefill statistics ascribe to a transfer."""
+        return prefill_witness(metrics)
 
     def expected_witness(self, hit: int, tier: str) -> dict[str, int]:
         """Return the tokens that prefill must not have computed."""

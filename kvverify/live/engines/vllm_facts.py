@@ -36,7 +36,7 @@ _CACHE = (
 )
 _CONFIG = {  # option: where it stands in /server_info's vllm_config
     "data_parallel_size": ("parallel_config", "data_parallel_size"),
-    "device": ("device_config", "device_type"),
+    "device": ("device_config", "device"),
     "dtype": ("model_config", "dtype"),
     "enforce_eager": ("model_config", "enforce_eager"),
     "kv_load_failure_policy": ("kv_transfer_config", "kv_load_failure_policy"),
@@ -52,7 +52,7 @@ _ENVIRONMENT = ("VLLM_BATCH_INVARIANT", "VLLM_USE_SIMPLE_KV_OFFLOAD", "VLLM_ATTE
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """The KV connector that moves a request's blocks, unwrapped from what holds others; ``name`` is empty where there is none."""
+    """The KV connector that moves a request's blocks, taken out of what wraps it; ``name`` is empty where there is none."""
 
     name: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,8 @@ class Connector:
 class ServerFacts:
     """Answers of ``/version``, ``/v1/models``, ``/metrics`` and, in dev mode, ``/server_info``.
 
-    ``config`` is empty without dev mode. ``cache`` are the labels of ``vllm:cache_config_info``, empty with log statistics off.
+    ``config`` is empty without dev mode. ``cache`` are the labels of ``vllm:cache_config_info``, empty where log statistics
+    are off.
     """
 
     version: str
@@ -86,7 +87,7 @@ class ServerFacts:
         return bool(self.config)
 
     def setting(self, name: str) -> Any:
-        """Return an effective cache setting: as a value from ``/server_info``, else as a label's text; None: not told."""
+        """Return an effective cache setting: a value from ``/server_info``, else a label's text; None: not told."""
         value = member(self.config, "cache_config", name)
         if value is None:
             value = self.cache.get(name)
@@ -99,7 +100,7 @@ class ServerFacts:
 
     @property
     def capacity_tokens(self) -> int | None:
-        """Tokens that HBM holds; vLLM 0.26 gives blocks alone."""
+        """Tokens that HBM holds; older versions give blocks alone."""
         told = number(self.setting("kv_cache_size_tokens"))
         blocks, size = number(self.setting("num_gpu_blocks")), self.block_tokens
         return told or (blocks * size if blocks and size else None)
@@ -155,7 +156,7 @@ class ServerFacts:
                 "kv_connector_extra_config": dict(connector.extra) or None,
             }
             found["kv_connector_wrapped_by"] = connector.wrapped_by or None
-        options = {name: value for name, value in found.items() if value is not None}
+        options = {name: value for name, value in found.items() if value not in (None, "")}
         return options | {"log_stats": any(name.startswith("vllm:") for name in self.metric_names)}
 
 
@@ -164,7 +165,7 @@ def _has_states(facts: ServerFacts) -> bool:
 
 
 def _unwrapped(config: Mapping[str, Any], wrapped_by: str = "") -> Connector:
-    """Return the innermost connector. MultiConnector loads from its first child that hits; only with one child is that certain."""
+    """Return the innermost connector. MultiConnector loads from the first child that hits: certain with one child only."""
     name = str(config.get("kv_connector") or "")
     extra = config.get("kv_connector_extra_config") or {}
     children = extra.get("connectors") if name == "MultiConnector" else None

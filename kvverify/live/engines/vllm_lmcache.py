@@ -13,7 +13,7 @@ from kvverify.live.engines import lmcache_server
 from kvverify.live.engines.geometry import number
 from kvverify.live.engines.lmcache_server import LmcacheCounters, LmcacheFacts, LmcacheServer
 from kvverify.live.engines.options import EngineOptions
-from kvverify.live.engines.vllm import Vllm, count
+from kvverify.live.engines.vllm import Vllm, count, prefill_witness
 from kvverify.live.engines.vllm_facts import ServerFacts
 from kvverify.live.metrics import Metrics, settled
 
@@ -34,8 +34,8 @@ class _Reading:
 class VllmLmcache(Vllm):
     """LMCache as a server. vLLM says how many tokens it took from LMCache, LMCache alone says from which level.
 
-    LMCache looks up the whole prompt even where HBM holds it, so its counters rise without a load. Hence vLLM's hits are counted,
-    for DRAM (L1) or disk (L2) as LMCache's counters moved between the same two readings; where these do not fit, for none.
+    LMCache looks up the whole prompt even where HBM holds it, so its counters rise without a load. Hence vLLM's hits are
+    counted, for DRAM (L1) or disk (L2) as LMCache's counters moved between the same two readings; if these do not fit, for none.
     """
 
     name = "vllm-lmcache"
@@ -78,7 +78,7 @@ class VllmLmcache(Vllm):
         notes = [self._problem] if self._problem else []
         if self.lmcache and self.lmcache.l2_adapters:
             notes.append(
-                f"LMCache has L2 adapters ({', '.join(self.lmcache.l2_adapters)}); LMCache 0.5.3 does not tell L1 from L2"
+                f"LMCache has L2 adapters ({', '.join(self.lmcache.l2_adapters)}); version 0.5.3 does not tell L1 from L2"
             )
         return notes
 
@@ -109,7 +109,7 @@ class VllmLmcache(Vllm):
         return min(prompt_tokens // unit * unit, prompt_tokens - 1)
 
     def expected_witness(self, hit: int, tier: str) -> dict[str, int]:
-        """Return the deltas of LMCache's counters; hits by level where it counts them, chunks where it copies them itself."""
+        """Return the deltas of LMCache's counters: hits, by level if told, and chunks where it copies them itself."""
         if self.lmcache is None:
             return {}
         own, chunks = self._last.own if self._last else None, -(-hit // self.lmcache.chunk_tokens)
@@ -210,8 +210,8 @@ class VllmLmcacheInProcess(Vllm):
             notes.append(f"LMCACHE_CHUNK_SIZE is not visible from outside: {_DEFAULT_CHUNK} tokens are assumed")
         if not any(name.startswith("lmcache:") for name in facts.metric_names):
             notes.append(
-                "LMCache's own counters are not in /metrics (set PROMETHEUS_MULTIPROC_DIR), or it runs in degraded mode, without a "
-                "tier: see «degraded mode» in the server's log"
+                "LMCache's own counters are not in /metrics (set PROMETHEUS_MULTIPROC_DIR), or it runs without a tier: look "
+                "for «degraded mode» in the server's log"
             )
         return notes
 
@@ -226,18 +226,20 @@ class VllmLmcacheInProcess(Vllm):
             "lmcache_retrieve_requests": "lmcache:num_retrieve_requests",
         }
         found = {name: count(metrics, metric) for name, metric in names.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return prefill_witness(metrics) | {name: value for name, value in found.items() if value is not None}
 
     def expected_witness(self, hit: int, tier: str) -> dict[str, int]:
         """Return the tokens that LMCache must have retrieved, where its counters are in ``/metrics``."""
         there = self.facts is not None and any(
             name.startswith("lmcache:num_hit_tokens") for name in self.facts.metric_names
         )
-        return {"lmcache_hit_tokens": hit} if there else {}
+        return {"prefill_transferred_tokens": hit} | ({"lmcache_hit_tokens": hit} if there else {})
 
     def why_no_flush(self, tier: str) -> str:
         """Return what else can be done."""
-        return f"{tier}: this connector cannot be reset over vLLM's port; restart the server, or give each arm a cache_salt"
+        return (
+            f"{tier}: this connector is not reset over vLLM's port; restart the server, or give each arm a cache_salt"
+        )
 
 
 def _witness(own: LmcacheCounters) -> dict[str, int]:
@@ -251,7 +253,7 @@ def _witness(own: LmcacheCounters) -> dict[str, int]:
 
 
 def _ascribed(taken: int, earlier: LmcacheCounters, now: LmcacheCounters, *, has_l2: bool) -> tuple[int, int]:
-    """Return how many of the ``taken`` tokens came from L1 and from L2; nothing where LMCache's counters do not decide it."""
+    """Return how many of the ``taken`` tokens came from L1 and from L2; none where LMCache's counters do not decide it."""
     if taken <= 0:
         return taken, 0  # below 0: vLLM was restarted, and the gate sees the counter go backwards
     if now.l1 is None or now.l2 is None or earlier.l1 is None or earlier.l2 is None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from kvverify.live.engines.geometry import number
 from kvverify.live.engines.vllm import Vllm, count
 from kvverify.live.engines.vllm_facts import ServerFacts
+from kvverify.live.engines.vllm_reset import reset_prefix_cache
 from kvverify.live.metrics import Metrics
 
 _DISK_TYPES = ("fs", "obj")
@@ -22,12 +23,12 @@ class _Offload(Vllm):
             FlushFailed: as for :meth:`Vllm.flush`.
         """
         if tier == "dram":
-            await self.reset(external=True)
+            await reset_prefix_cache(self.control, external=True)
         else:
             await super().flush(tier)
 
     async def settle(self) -> None:
-        """Make the engine step twice: stores are issued with the step after the one that computed, and reported later still.
+        """Make the engine step: a store is issued with the step after the one that computed, and reported later still.
 
         Raises:
             ServerProblem: a request failed, or counters do not come to rest.
@@ -37,7 +38,7 @@ class _Offload(Vllm):
             await self.evidence()
 
     def lower_capacity(self, facts: ServerFacts) -> dict[str, int | None]:
-        """Return the tokens that the host pool holds, where the bytes of a token are known (padding may take some of them)."""
+        """Return the tokens that the host pool holds, where the bytes of a token are known; padding may take some."""
         pool = number(facts.connector.option("cpu_bytes_to_use"))
         each = self.geometry.token_bytes * self.geometry.ranks if self.geometry and self.geometry.exact else 0
         return {"dram": pool // each if pool and each else None}
@@ -57,7 +58,7 @@ class VllmNative(_Offload):
         return [tier for tier in found if isinstance(tier, dict)] if isinstance(found, list) else []
 
     def hit_tokens(self, facts: ServerFacts) -> int | None:
-        """Return the tokens of a chunk: ``blocks_per_chunk`` blocks, or ``block_size`` tokens in the connector's options."""
+        """Return the tokens of a chunk: ``blocks_per_chunk`` blocks or ``block_size`` tokens, the connector's options."""
         chunk = number(facts.connector.option("block_size"))
         blocks = number(facts.connector.option("blocks_per_chunk")) or 1
         return chunk or (facts.block_tokens * blocks if facts.block_tokens else None)
@@ -82,14 +83,14 @@ class VllmNative(_Offload):
         return {"secondary_tiers": [str(tier.get("type")) for tier in self.tiers]} if self.tiers else {}
 
     def tier_hits(self, metrics: Metrics) -> tuple[int | None, int | None]:
-        """Return hits by tier; vLLM 0.26 counts external hits only, which are DRAM's where no other tier is configured."""
+        """Return hits by tier; vLLM 0.26 counts external hits alone, DRAM's where no other tier is configured."""
         dram, disk = super().tier_hits(metrics)
         if dram is None and not self.tiers:
             return count(metrics, "vllm:external_prefix_cache_hits"), 0
         return dram, disk
 
     def loaded_bytes(self, metrics: Metrics) -> int | None:
-        """Return loaded bytes. The newer counter appears with the first load; the older, labelled one is there from the start."""
+        """Return loaded bytes. The newer counter appears with the first load, the older, labelled one with the start."""
         loaded = count(metrics, "vllm:kv_offload_load_bytes")
         return count(metrics, "vllm:kv_offload_total_bytes", transfer_type="CPU_to_GPU") if loaded is None else loaded
 
@@ -100,7 +101,7 @@ class VllmNative(_Offload):
     def why_no_flush(self, tier: str) -> str:
         """Return what to do with the tiers that no reset touches."""
         where = ", ".join(str(t.get("root_dir") or t.get("type")) for t in self.tiers if t.get("type") in _DISK_TYPES)
-        return f"{tier} outlives every reset; remove what is stored there yourself ({where or 'no such tier is configured'})"
+        return f"{tier} outlives every reset; remove what is stored there ({where or 'no such tier is configured'})"
 
 
 class VllmSimple(_Offload):

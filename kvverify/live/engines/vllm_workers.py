@@ -42,7 +42,7 @@ async def poison(control: Control) -> str:
                 f"poison: rank {rank}: {found} of {looked} blocks hold the pattern; is a request running?"
             )
     size = sum(int(answer.get("bytes") or 0) for answer in written)
-    return f"worker extension: {written[0].get('blocks')} blocks, {size:,} bytes on {len(written)} ranks, pattern seen in all"
+    return f"worker extension: {written[0].get('blocks')} blocks, {size:,} bytes on {len(written)} ranks, all seen"
 
 
 async def digests(control: Control) -> list[str]:

@@ -75,7 +75,7 @@ def serve(routes: Routes) -> Iterator[str]:
 
 
 class Page:
-    """A metrics page that counters are added to as they are counted; one that was never touched may be absent, as in LMCache."""
+    """A metrics page. A counter that was never touched is absent, as in LMCache."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -99,15 +99,7 @@ class Page:
         return self._made[name].labels(**labels) if labels else self._made[name]
 
 
-SMOLLM2 = {
-    "head_dim": 64,
-    "hidden_size": 576,
-    "model_type": "llama",
-    "num_attention_heads": 9,
-    "num_hidden_layers": 30,
-    "num_key_value_heads": 3,
-    "transformers_version": "5.19.0",
-}
+SMOLLM2 = "HuggingFaceTB/SmolLM2-135M"  # a preset of kvverify's: vLLM tells no more than the model's path
 
 
 class FakeVllm(Routes):
@@ -147,20 +139,25 @@ class FakeVllm(Routes):
         self.info = {
             "vllm_config": {
                 "model_config": {
-                    "model": "served",
+                    "model": SMOLLM2,
                     "dtype": "torch.bfloat16",
-                    "hf_config": f"LlamaConfig {json.dumps(SMOLLM2, indent=2)}\n",
                     "enforce_eager": True,
                 },
                 "cache_config": cache,
-                "parallel_config": {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "world_size": 1},
+                "device_config": {"device": "cpu"},
+                "parallel_config": {
+                    "tensor_parallel_size": 1,
+                    "pipeline_parallel_size": 1,
+                    "world_size": 1,
+                    "worker_extension_cls": "",
+                },
                 "kv_transfer_config": {**wired, **(transfer or {})} if connector else None,
                 **(config or {}),
             },
             "vllm_env": {"VLLM_BATCH_INVARIANT": False},
             "system_env": {},
         }
-        card = {"id": "served", "object": "model", "owned_by": "vllm", "root": "served", "max_model_len": 4096}
+        card = {"id": "served", "object": "model", "owned_by": "vllm", "root": SMOLLM2, "max_model_len": 4096}
         self.handlers = {
             ("GET", "/v1/models"): lambda query, body: {"object": "list", "data": [card]},
             ("GET", "/version"): lambda query, body: {"version": version},
@@ -174,7 +171,7 @@ class FakeVllm(Routes):
             }
 
     def _start(self) -> None:
-        """Make the counters that vLLM makes at the start. The offloading ones come with the first load, but for the older two."""
+        """Make the counters that are there from the start; those of offloading, but for the older ones, come with a load."""
         for name in ("prefix_cache_queries", "prefix_cache_hits", "external_prefix_cache_queries"):
             self.count(name)
         for name in ("external_prefix_cache_hits", "num_preemptions"):
@@ -196,7 +193,7 @@ class FakeVllm(Routes):
         self.page.add(f"vllm:{name}", amount, engine="0", model_name="served", **labels)
 
     def answer(self, prompt: int, *, device: int = 0, external: int = 0, source: str = "", loaded: int = 0) -> None:
-        """Count a prompt of which HBM hit ``device`` tokens and the connector ``external``, loading ``loaded`` bytes."""
+        """Count a prompt of which HBM hit ``device`` tokens, the connector ``external``, loading ``loaded`` bytes."""
         self.count("prefix_cache_queries", prompt)
         self.count("prefix_cache_hits", device)
         self.count("external_prefix_cache_queries", prompt - device)

@@ -46,7 +46,7 @@ def test_at_least_three_units() -> None:
 
 
 def test_no_common_length_is_told() -> None:
-    with pytest.raises(KvverifyError, match="multiples of each other"):
+    with pytest.raises(KvverifyError, match="multiple of the block size"):
         next(common_lengths(lambda n: Expected((n - 1) // 7 * 7 + 1, (n - 1) // 7 * 7, 1), unit=7))
 
 

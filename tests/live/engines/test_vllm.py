@@ -10,7 +10,7 @@ import pytest
 from kvverify.errors import KvverifyError
 from kvverify.live.control import ServerProblem
 from kvverify.live.engine import Evidence, FlushFailed
-from kvverify.live.engines import vllm as vllm_engine
+from kvverify.live.engines import vllm_reset
 from kvverify.live.engines.options import EngineOptions
 from kvverify.live.engines.vllm import Vllm
 from kvverify.live.engines.vllm_native import VllmNative
@@ -21,7 +21,7 @@ from tests.live.engines.running import QUICK, answered, opened
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_engine, "_FLUSH_PAUSE_S", 0.0)
+    monkeypatch.setattr(vllm_reset, "_PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("version", ["0.26.0", "0.32.0"])
@@ -187,7 +187,7 @@ def test_poison_is_looked_for() -> None:
         with serve(server) as url:
             async with opened(Vllm, url) as engine:
                 server.handlers[("POST", "/collective_rpc")] = extension([[1, 2, 3, 4], [1, 2, 3, 4]])
-                assert await engine.poison() == "worker extension: 4 blocks, 200 bytes on 2 ranks, pattern seen in all"
+                assert await engine.poison() == "worker extension: 4 blocks, 200 bytes on 2 ranks, all seen"
                 server.handlers[("POST", "/collective_rpc")] = extension([[1, 2, 3, 4], [1, 2, 4]])
                 with pytest.raises(FlushFailed, match="rank 1: 3 of 4 blocks"):
                     await engine.poison()
