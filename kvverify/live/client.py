@@ -7,7 +7,6 @@ import time
 from typing import Any, Self
 
 import openai
-from openai.types import Completion
 
 from kvverify.live import stream
 from kvverify.live.answer import Answer
@@ -65,44 +64,50 @@ class Client:
         raises for what the server does: the answer's ``error`` says it.
         """
         body, name = (prompt.body, prompt.hash) if isinstance(prompt, Prompt) else (prompt, prompt_hash(prompt))
-        fields = {"return_token_ids": True, **({"cache_salt": salt} if salt else {}), **(extra or {})}
-        request = {"prompt": body, "max_tokens": max_tokens, "logprobs": logprobs, "extra_body": fields}
-        chunks: list[Completion] = []
-        times: list[float] = []
+        request = {
+            "model": self.model,
+            "prompt": body,
+            "max_tokens": max_tokens,
+            "logprobs": logprobs,
+            "temperature": 0.0,
+            "seed": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            **({"cache_salt": salt} if salt else {}),
+            **(extra or {}),
+        }
+        parts = stream.Parts()
         async with self._turns:
             start, bad_logprob = time.perf_counter(), False
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    await self._receive(request, chunks, times)
-                received = stream.read(chunks)
+                    await self._receive(request, parts)
+                received = parts.whole()
             except (TimeoutError, openai.APITimeoutError):
-                error = f"no complete answer within {self.timeout_s:g} s, {len(chunks)} parts of it came"
+                error = f"no complete answer within {self.timeout_s:g} s, {parts.number} parts of it came"
             except openai.APIStatusError as problem:
                 error = f"status {problem.status_code}: {problem.response.text or problem.message}"
             except openai.APIError as problem:  # refused, reset or cut connections and errors inside the stream
-                error = f"{problem.message} {_cause(problem)}after {len(chunks)} parts of the answer"
+                error = f"{problem.message} {_cause(problem)}after {parts.number} parts of the answer"
             except stream.BadAnswer as problem:
                 error, bad_logprob = str(problem), isinstance(problem, stream.BadLogprob)
             except ValueError as problem:  # openai decodes JSON and UTF-8 without a net
                 error = f"expected JSON in the stream, got {problem}"
             else:
-                return _answer(name, received, [t - start for t in times], time.perf_counter() - start)
+                return _answer(name, received, start, time.perf_counter())
             seconds = time.perf_counter() - start
             return Answer(name, seconds=seconds, error=one_line(error, self._key), bad_logprob=bad_logprob)
 
-    async def _receive(self, request: dict[str, Any], chunks: list[Completion], times: list[float]) -> None:
-        parts = await self._openai.completions.create(
-            model=self.model,
-            temperature=0.0,
-            seed=0,
-            stream=True,
-            stream_options={"include_usage": True},
-            **request,
+    async def _receive(self, request: dict[str, Any], parts: stream.Parts) -> None:
+        # post() and not completions.create(): decoded JSON as it came, no number made of a string, no model made of each
+        # part (18 ms for 256 of them), and 32k token ids are sent in 3 ms and not in 320 ms, for create() checks each
+        answer = await self._openai.post(
+            "/completions", body=request, cast_to=object, stream=True, stream_cls=openai.AsyncStream[object]
         )
-        async with parts:
-            async for part in parts:
-                times.append(time.perf_counter())
-                chunks.append(part)
+        async with answer:
+            async for part in answer:
+                parts.take(part, time.perf_counter())
 
     async def close(self) -> None:
         """Close connections."""
@@ -120,9 +125,8 @@ def _cause(problem: openai.APIError) -> str:
     return f"({type(cause).__name__} {cause}) " if cause else ""
 
 
-def _answer(name: str, received: stream.Received, times: list[float], seconds: float) -> Answer:
-    """Put an answer together; ``times`` are those of the parts, in seconds since the request was sent."""
-    first, last = times[received.first_part], times[received.last_part]
+def _answer(name: str, received: stream.Received, start: float, end: float) -> Answer:
+    """Put an answer together; ``start`` and ``end`` are readings of the clock, in seconds."""
     gaps = len(received.tokens) - 1
     return Answer(
         name,
@@ -131,8 +135,8 @@ def _answer(name: str, received: stream.Received, times: list[float], seconds: f
         received.tokens,
         received.texts,
         received.logprobs,
-        "".join(received.text),
-        ttft=first,
-        itl=(last - first) / gaps if gaps > 0 else 0.0,
-        seconds=seconds,
+        received.text,
+        ttft=(received.first_at or end) - start,
+        itl=(received.last_at - received.first_at) / gaps if gaps > 0 else 0.0,
+        seconds=end - start,
     )

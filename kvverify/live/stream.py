@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-from openai.types import Completion, CompletionChoice
 
 
 class BadAnswer(ValueError):
@@ -19,112 +17,121 @@ class BadLogprob(BadAnswer):
     """A logprob is null or not a number: that is no missing answer but a wrong one."""
 
 
-@dataclass(slots=True)
-class Received:
-    """What the parts of an answer hold; ``first_part`` and ``last_part`` are the parts with the first and the last token."""
-
-    prompt_tokens: int = -1
-    cached_tokens: int = -1
-    tokens: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    text: list[str] = field(default_factory=list)
-    first_part: int = 0
-    last_part: int = 0
-
-
 def name_of(text: str) -> int:
     """Return a negative number that stands for a token of which only the string is known; equal strings have equal numbers."""
     return -1 - int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).digest())
 
 
-def read(parts: Sequence[Completion]) -> Received:
-    """Return what ``parts``, in the order they came, hold.
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A whole answer; times are readings of the caller's clock when the first and the last token came."""
 
-    Raises:
-        BadAnswer: no end or no usage (the stream was cut), a part of another form, counts that disagree, or a logprob that is
-            missing, null, or not a finite number.
-    """
-    found = Received()
-    ids: list[int] = []
-    texts: list[str] = []
-    logprobs: list[float] = []
-    ended, usage = False, None
-    for number, part in enumerate(parts):
-        choices = getattr(part, "choices", None)
-        if not isinstance(choices, list):
-            raise BadAnswer(f"part {number} of the answer has no choices: {_short(part)}")
-        usage = getattr(part, "usage", None) or usage
-        for choice in choices:
-            if not isinstance(choice, CompletionChoice) or not isinstance(choice.text, str):
-                raise BadAnswer(f"part {number} of the answer has no text: {_short(choice)}")
-            before = len(logprobs)
-            _take(choice, number, ids, texts, logprobs)
-            if len(logprobs) > before:
-                found.first_part = number if before == 0 else found.first_part
-                found.last_part = number
-            found.text.append(choice.text)
-            ended = ended or choice.finish_reason is not None
-    if not ended:
-        raise BadAnswer(f"the stream was cut: {len(parts)} parts and {len(logprobs)} tokens came, no finish_reason")
-    _take_usage(found, usage, parts[-1], len(logprobs))
-    if ids and len(ids) != len(logprobs):
-        raise BadAnswer(f"the answer has {len(ids)} token ids and {len(logprobs)} logprobs")
-    _refuse_odd("logprob", logprobs, (int, float), "a finite number")
-    _refuse_odd("token id", ids, (int,), "a number")
-    _refuse_odd("string", texts, (str,), "text")
-    found.tokens = tuple(ids) if ids else tuple(map(name_of, texts))
-    found.texts, found.logprobs = tuple(texts), tuple(logprobs)
-    return found
+    prompt_tokens: int
+    cached_tokens: int
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    first_at: float
+    last_at: float
 
 
-def _take(choice: CompletionChoice, number: int, ids: list[int], texts: list[str], logprobs: list[float]) -> None:
-    """Append the tokens of one part; a part may hold several, or none."""
-    given = getattr(choice, "token_ids", None)
-    if given:
-        ids += given
-    scores = choice.logprobs
-    if scores is None:
-        return
-    if scores.tokens is None and scores.token_logprobs is None:  # llama.cpp answers in the form of the chat interface
-        content = getattr(scores, "content", None) or ()
+class Parts:
+    """Takes the parts of an answer one by one. Kept are values alone: kept parts make the garbage collector dear."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._ids: list[int] = []
+        self._texts: list[str] = []
+        self._logprobs: list[float] = []
+        self._text: list[str] = []
+        self._ended = False
+        self._usage: Any = None
+        self._timings: Any = None  # of llama.cpp
+        self._first_at = self._last_at = 0.0
+
+    def take(self, part: Any, now: float) -> None:
+        """Take the next part, decoded JSON that came ``now``; it may hold several tokens, or none.
+
+        Raises:
+            BadAnswer: the part is of another form.
+        """
         try:
-            texts += [str(entry["token"]) for entry in content]
-            logprobs += [entry["logprob"] for entry in content]
-            ids += [entry["id"] for entry in content if "id" in entry]
-        except (TypeError, KeyError) as error:
-            raise BadAnswer(
-                f"part {number} of the answer has logprobs of an unknown form: {_short(content)}"
-            ) from error
-        return
-    names, values = scores.tokens, scores.token_logprobs
-    if not isinstance(names, list) or not isinstance(values, list) or len(names) != len(values):
-        raise BadAnswer(f"part {number} of the answer: tokens and logprobs do not pair up: {_short(scores)}")
-    texts += names
-    logprobs += values
+            if part.get("usage") is not None:
+                self._usage, self._timings = part["usage"], part.get("timings")
+            for choice in part["choices"]:
+                self._text.append(choice["text"])
+                if choice.get("finish_reason") is not None:
+                    self._ended = True
+                if ids := choice.get("token_ids"):
+                    self._ids += ids
+                if scores := choice.get("logprobs"):
+                    self._take_logprobs(scores)
+                    self._last_at = now
+                    self._first_at = self._first_at or now
+        except (AttributeError, TypeError, KeyError) as error:
+            raise BadAnswer(f"part {self.number} of the answer is of another form: {_short(part)}") from error
+        self.number += 1
+
+    def _take_logprobs(self, scores: Any) -> None:
+        if "content" in scores:  # llama.cpp answers in the form of the chat interface
+            content = scores["content"]
+            self._texts += [entry["token"] for entry in content]
+            self._logprobs += [entry["logprob"] for entry in content]
+            self._ids += [entry["id"] for entry in content if "id" in entry]
+        else:
+            self._texts += scores["tokens"]
+            self._logprobs += scores["token_logprobs"]
+
+    def whole(self) -> Received:
+        """Return the answer after its last part.
+
+        Raises:
+            BadAnswer: no end or no usage (the stream was cut), counts that disagree, or a logprob that is missing, null, or
+                not a finite number.
+        """
+        count = len(self._logprobs)
+        if not self._ended:
+            raise BadAnswer(f"the stream was cut: {self.number} parts and {count} tokens came, no finish_reason")
+        prompt_tokens, cached_tokens = _take_usage(self._usage, self._timings, count)
+        for what, values in (("strings", self._texts), ("ids", self._ids)):
+            if len(values) != count and (values or what == "strings"):
+                raise BadAnswer(f"the answer has {len(values)} token {what} and {count} logprobs")
+        _refuse_odd("logprob", self._logprobs, (int, float), "a finite number")
+        _refuse_odd("token id", self._ids, (int,), "a number")
+        _refuse_odd("string", [*self._texts, *self._text], (str,), "text")
+        return Received(
+            prompt_tokens,
+            cached_tokens,
+            tuple(self._ids) if self._ids else tuple(map(name_of, self._texts)),
+            tuple(self._texts),
+            tuple(self._logprobs),
+            "".join(self._text),
+            self._first_at,
+            self._last_at,
+        )
 
 
-def _take_usage(found: Received, usage: Any, last: Completion, received: int) -> None:
-    """Read what the server says of the whole request, and compare it with what came."""
+def _take_usage(usage: Any, timings: Any, received: int) -> tuple[int, int]:
+    """Return prompt and cached tokens (-1: not told) as the server counts them, once its count of tokens suits what came."""
     if usage is None:
         raise BadAnswer(
             "the stream was cut before the usage came, or the server does not know stream_options.include_usage"
         )
-    prompt: Any = getattr(usage, "prompt_tokens", None)
-    completion: Any = getattr(usage, "completion_tokens", None)
+    try:
+        prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        if cached is None and timings is not None:
+            cached = timings.get("cache_n")
+    except (AttributeError, TypeError, KeyError) as error:
+        raise BadAnswer(f"the usage is of another form: {_short(usage)}") from error
     if not _is_count(prompt) or not _is_count(completion):
         raise BadAnswer(f"the usage is not in tokens: {_short(usage)}")
     if completion != received:
         raise BadAnswer(f"the server generated {completion} tokens, logprobs came for {received}")
-    details = getattr(usage, "prompt_tokens_details", None)
-    timings = getattr(last, "timings", None)  # of llama.cpp
-    cached = getattr(details, "cached_tokens", None)
-    if cached is None and isinstance(timings, dict):
-        cached = timings.get("cache_n")
     if cached is not None and not _is_count(cached):
         raise BadAnswer(f"the usage's cached tokens are no number of tokens: {_short(usage)}")
-    found.prompt_tokens = prompt
-    found.cached_tokens = -1 if cached is None else cached
+    return prompt, -1 if cached is None else cached
 
 
 def _refuse_odd(what: str, values: Sequence[Any], types: tuple[type, ...], expected: str) -> None:
