@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -85,4 +86,12 @@ def register(mapping: Mapping) -> None:
                 "`ulimit -l` and free memory limit how much can be pinned"
             )
         # an array tells of its end before its memory is unmapped, a mapping after that
-        weakref.finalize(mapping.array, runtime.cudaHostUnregister, address).atexit = False
+        weakref.finalize(mapping.array, _unregister, address).atexit = False
+
+
+def _unregister(address: int) -> None:
+    code = int(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
+    if code:
+        print(
+            f"host memory at {address:#x} stays pinned: error {code} of the GPU's runtime", file=sys.stderr, flush=True
+        )

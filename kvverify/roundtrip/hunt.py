@@ -141,7 +141,7 @@ class _Search:
         program = shrink(failing, blocks, self._fails_alike, _SHRINK_TRIES)
         for _ in range(_REPEATS):
             outcome = self._child.run(self._recipe, program, explain=True)
-            if outcome.failed:
+            if _unexplained(outcome.kind) == self.first.kind:
                 return Found(program, self._told_if_race(program, outcome))
         note = (
             f"failed once ({self.first.headline}) and then not in {_REPEATS} runs: a race, or state kept by the kernel"
@@ -173,3 +173,8 @@ class _Search:
         batch.lengths[str(len(program.steps))] += 1
         batch.compared_bytes += outcome.compared_bytes
         batch.moved_bytes += outcome.moved_bytes
+
+
+def _unexplained(kind: str) -> str:
+    """The kind as it is before bytes are watched for a while: only an explanation tells early ones from wrong ones."""
+    return "wrong-bytes" if kind == "early-return" else kind

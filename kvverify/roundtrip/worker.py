@@ -110,7 +110,7 @@ class Worker:
             if not outcome.failed:
                 self._meeting.finish()
         except Stopped as stopped:
-            self._session = None  # the kernel's state is not what it is on the other ranks
+            self._drop_session()  # the kernel's state is not what it is on the other ranks
             outcome = Outcome(STOPPED, -1, str(stopped))
         finally:
             self._meeting.leave()
@@ -141,10 +141,10 @@ class Worker:
                 if not outcome.failed:
                     self._closed.add(shape)
         except KernelRaised as error:
-            self._session = None
+            self._drop_session()
             return Outcome("raised", -1, str(error), fingerprint=f"raised-{error.name}")
-        if outcome.failed:
-            self._session = None  # a kernel that went wrong may keep wrong state
+        if outcome.failed and outcome.kind != "crashed":
+            self._drop_session()  # a kernel that went wrong may keep wrong state
         return outcome
 
     def _too_large(self, layout: Layout) -> str | None:
@@ -157,10 +157,14 @@ class Worker:
             f"takes {needed / 2**30:.1f} GiB of GPU memory, {free / 2**30:.1f} GiB are free" if needed > free else None
         )
 
+    def _drop_session(self) -> None:
+        """Close what is there, so that a library gives back what it holds: memory that it pinned cannot be pinned again."""
+        with contextlib.suppress(KernelRaised):  # close() is checked where a sequence ends well
+            self._end_session()
+
     def _release(self) -> dict[str, Any]:
         """Give the arena's memory back, so that another kernel's process can have it."""
-        with contextlib.suppress(KernelRaised):  # close() is checked where a sequence ends; here only memory matters
-            self._end_session()
+        self._drop_session()
         if self._source.device == "cuda":
             import torch
 

@@ -185,3 +185,19 @@ class NeedsMemory(TorchReference):
 
     def prepare(self, arena: ArenaView) -> None:
         raise EnvironmentProblem("/dev/shm has 1 KiB free; needs 2 GiB")
+
+
+class HoldsUntilClosed(CutsTheTail):
+    """Takes something that only one instance can have, as pinned memory is, and gives it back in close()."""
+
+    taken = False
+
+    def prepare(self, arena: Any) -> None:
+        if HoldsUntilClosed.taken:
+            raise RuntimeError("already taken")
+        HoldsUntilClosed.taken = True
+        super().prepare(arena)
+
+    def close(self) -> None:
+        HoldsUntilClosed.taken = False
+        super().close()

@@ -135,3 +135,10 @@ def test_wrong_bytes_shrink_to_fill_store_load(children: list[Child]) -> None:
     assert batch.found is not None
     assert [step.kind for step in batch.found.program.steps] == ["fill", "store", "load"]
     assert batch.sequences > 0
+
+
+def test_a_kernel_that_failed_is_closed_all_the_same(children: list[Child]) -> None:
+    """vLLM's workers pin memory until they are closed; unclosed ones made each later attempt fail, and hid what was found."""
+    child = misbehaving(children, "HoldsUntilClosed")
+    outcomes = [child.run(RECIPE, TWO_BLOCKS) for _ in range(3)]
+    assert [o.kind for o in outcomes] == ["wrong-bytes"] * 3
