@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,8 @@ _CLEAR_PAUSE_S = 0.25
 class LmcacheFacts:
     """Answers of ``/status`` and ``/config``.
 
-    ``port`` is the request port that vLLM connects to, ``models`` are (model, world size) of the workers that registered
-    with the server, ``counts_chunks``: it does the copies itself, in one object a chunk, so that it counts them.
+    ``port`` is the request port that vLLM connects to, ``models`` are (model, world size), once for each engine whose workers
+    registered with the server, ``counts_chunks``: it does the copies itself, in one object a chunk, so that it counts them.
     """
 
     chunk_tokens: int
@@ -73,7 +74,7 @@ class LmcacheServer:
             port=number(member(config, "mp", "port")),
             hash_algorithm=str(status.get("hash_algorithm") or ""),
             l2_adapters=_adapters(status["storage_manager"]),
-            models=tuple(sorted({(str(w.get("model_name")), number(w.get("world_size")) or 1) for w in workers})),
+            models=_engines(workers),
             l1_bytes=sum(number(m.get("memory_total_bytes")) or 0 for m in _l1_managers(status)) or None,
             counts_chunks=bool(workers) and member(config, "mp", "separate_object_groups") is not True,
         )
@@ -176,6 +177,12 @@ def _l1_managers(status: Any) -> list[Mapping[str, Any]]:
     one = member(status, "storage_manager", "l1_manager")
     found = list(many.values()) if isinstance(many, Mapping) else [one]
     return [manager for manager in found if isinstance(manager, Mapping)]
+
+
+def _engines(workers: list[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
+    """Return (model, world size) of each engine; every one of its workers registers."""
+    registered = Counter((str(w.get("model_name")), number(w.get("world_size")) or 1) for w in workers)
+    return tuple(engine for engine, count in sorted(registered.items()) for _ in range(-(-count // engine[1])))
 
 
 def _adapters(storage: Mapping[str, Any]) -> tuple[str, ...]:

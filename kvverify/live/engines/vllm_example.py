@@ -12,7 +12,7 @@ _DEFAULT_FOLDER = "/tmp"  # noqa: S108 -- ExampleConnector's own default
 
 
 class VllmExample(Vllm):
-    """A prompt is stored and loaded as a whole, so a hit is all of its blocks or none; partial hits do not exist.
+    """A prompt is found as a whole or not at all, and loaded as a whole even where HBM holds a part of it.
 
     It counts nothing itself, hence the weakest of second sources; that bytes were loaded, poison and comparison show.
     """

@@ -35,6 +35,7 @@ _CACHE = (
     "sliding_window",
 )
 _CONFIG = {  # option: where it stands in /server_info's vllm_config
+    "attention_backend": ("attention_config", "backend"),
     "data_parallel_size": ("parallel_config", "data_parallel_size"),
     "device": ("device_config", "device"),
     "dtype": ("model_config", "dtype"),

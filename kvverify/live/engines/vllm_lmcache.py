@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from kvverify.live.control import ServerProblem
-from kvverify.live.engine import Evidence, FlushFailed
+from kvverify.live.engine import Evidence, Expected, FlushFailed
 from kvverify.live.engines import lmcache_server
 from kvverify.live.engines.geometry import number
 from kvverify.live.engines.lmcache_server import LmcacheCounters, LmcacheFacts, LmcacheServer
@@ -122,6 +122,22 @@ class VllmLmcache(Vllm):
         if self.lmcache.counts_chunks and self.facts is not None:
             wanted["lmcache_chunks_loaded"] = chunks * self.facts.world_size
         return wanted
+
+    def expected_partial(self, prompt_tokens: int, head_tokens: int) -> Expected:
+        """Return what a prompt must show of which HBM holds the first ``head_tokens``: LMCache looks up all of it.
+
+        How many chunks it then loads depends on where the head ends, so they are not expected.
+
+        Raises:
+            KvverifyError: :meth:`describe` did not find the block size.
+        """
+        whole, head = self.expected(prompt_tokens), self.expected(head_tokens)
+        return replace(
+            whole,
+            hit_tokens=whole.hit_tokens - head.hbm_hit_tokens,
+            hbm_hit_tokens=head.hbm_hit_tokens,
+            witness={name: n for name, n in whole.witness.items() if name != "lmcache_chunks_loaded"},
+        )
 
     async def evidence(self) -> Evidence:
         """Return the counters of both servers once they rest, hits ascribed to levels.

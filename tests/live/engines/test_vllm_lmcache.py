@@ -134,8 +134,13 @@ def test_a_partial_hit_is_what_hbm_lacked() -> None:
                 both.answer(581)
                 before = await engine.evidence()
                 both.answer(581, device=128, l1=576)
-                delta = (await engine.evidence()).since(before)
+                after = await engine.evidence()
+                delta = after.since(before)
                 assert (delta.hbm_hit_tokens, delta.dram_hit_tokens) == (128, 448)
+                expected = engine.expected_partial(581, 128 + 5)
+                assert engine.info is not None
+                told = answered(581, 576)
+                assert evaluate("partial", before, after, expected, told, engine.info, poisoned=True).reasons == []
 
     asyncio.run(run())
 
@@ -160,6 +165,19 @@ def test_settings_of_both_are_in_the_description() -> None:
                 assert options["lmcache_models"] == [["served", 1]]
                 assert options["lmcache_l2_adapters"] == ["FSL2Adapter"]
                 assert engine.info.capacity_tokens["dram"] == (1 << 30) // (30 * 3 * 256)
+
+    asyncio.run(run())
+
+
+def test_engines_that_share_the_server_are_told_one_by_one() -> None:
+    async def run() -> None:
+        with pair() as both:
+            workers = {str(i): {"model_name": "served", "world_size": 2} for i in range(4)}
+            status = both.lmcache.status() | {"cache_context_meta": workers}
+            both.lmcache.handlers[("GET", "/status")] = lambda query, body: status
+            async with opened(VllmLmcache, both.url, both.options) as engine:
+                assert engine.info is not None
+                assert engine.info.options["lmcache_models"] == [["served", 2], ["served", 2]]
 
     asyncio.run(run())
 
