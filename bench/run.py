@@ -1,7 +1,7 @@
 """Measure what the project promises about speed and memory; exit 1 where a bar is missed.
 
     nox -s bench
-    python -m bench.run [--mib 512] [--rounds 5] [--only check,memory,startup,sequences,selftest]
+    python -m bench.run [--mib 512] [--rounds 5] [--only check,memory,startup,sequences,selftest,live]
 
 Ratios are taken within one run, the best of several alternating rounds of each side, so that other work on the machine hits both.
 Prints a table, and one JSON document as the last line.
@@ -92,12 +92,31 @@ def selftest(_options: argparse.Namespace) -> Iterator[Measure]:
         yield Measure("kvverify selftest", commands.selftest_seconds(Path(folder)), "s", bar=90, at_least=False)
 
 
+def live_client(options: argparse.Namespace) -> Iterator[Measure]:
+    """Measure what our client adds to a bare call of the openai client, and the memory of many kept answers."""
+    from bench import live  # needs the live extra
+
+    with live.stub(live.TOKENS) as url:
+        for name, tokens, as_ids in (
+            ("20 tokens", 20, 1),
+            ("32k tokens as text", 32_768, 0),
+            ("32k token ids", 32_768, 1),
+        ):
+            best = live.measured("cpu", url, tokens, as_ids, 10, options.rounds)
+            note = f"bare {best['bare']:.2f} ms, ours {best['ours']:.2f} ms, {live.TOKENS} tokens answered"
+            added = best["ours"] - best["bare"]
+            yield Measure(f"CPU added to a request, {name}", added, "ms", bar=0.3, at_least=False, note=note)
+        peak = live.measured("memory", url, 1_000)["peak"]
+    yield Measure("peak memory, 1,000 answers kept", peak / 1e6, "MB", bar=300, at_least=False)
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Measure]]] = {
     "check": check_speed,
     "memory": memory,
     "startup": startup,
     "sequences": sequences,
     "selftest": selftest,
+    "live": live_client,
 }
 
 
