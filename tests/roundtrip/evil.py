@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
