@@ -33,7 +33,7 @@ SHAPE = Shape(
     kv_heads=2,
     head_size=HEAD,
     vocabulary=256,
-    context=8192,
+    context=2048,
     rope=(True, True, False) * 2,
 )
 _MLP = 64
