@@ -15,6 +15,7 @@ from kvverify.arena.place import ON_CPU, MemoryPlace
 from kvverify.errors import ContractError, EnvironmentProblem
 from kvverify.kernels.contract import CopyKernel
 from kvverify.layout.placement import Layout
+from kvverify.roundtrip.pending import Pending
 from kvverify.roundtrip.program import (
     Check,
     Evict,
@@ -65,49 +66,6 @@ class KernelRaised(Exception):
 
 class _PromiseBroken(Exception):
     """The kernel changed something that its caller lent it for the time of a call."""
-
-
-@dataclasses.dataclass(slots=True)
-class _Pending:
-    """Copies issued and not waited for: rule 7 of the contract says when kvverify must wait."""
-
-    read_blocks: set[int] = dataclasses.field(default_factory=set)
-    written_blocks: set[int] = dataclasses.field(default_factory=set)
-    read_slots: set[int] = dataclasses.field(default_factory=set)
-    written_slots: set[int] = dataclasses.field(default_factory=set)
-
-    def hinders(self, step: Step, *, ordered: bool, on_stream: bool) -> bool:
-        """Must the copies be complete before ``step``?
-
-        ``on_stream`` says that the engine's own writes are enqueued on the stream in whose order an ``ordered`` kernel works.
-        """
-        blocks, slots = self.read_blocks | self.written_blocks, self.read_slots | self.written_slots
-        if ordered and on_stream and not isinstance(step, (Forget, Check)):
-            return False
-        match step:
-            case Fill(touched) | Evict(touched):
-                return not blocks.isdisjoint(touched)
-            case Forget(touched):
-                return not slots.isdisjoint(touched)
-            case Read(touched):
-                return not self.written_blocks.isdisjoint(touched)
-            case Spin() | Poll():
-                return False
-            case Store(sources, targets):
-                return not ordered and not (self.written_blocks.isdisjoint(sources) and slots.isdisjoint(targets))
-            case Load(sources, targets):
-                late = not ordered and not self.written_slots.isdisjoint(sources)
-                return late or not blocks.isdisjoint(
-                    targets
-                )  # the hostile occupant is written by us, not by the kernel
-            case LoadPart(source, _, targets):
-                return (not ordered and source in self.written_slots) or not blocks.isdisjoint(targets)
-            case _:
-                return True
-
-
-def _nobody() -> None:
-    """Meet no other rank."""
 
 
 class Session:
@@ -225,7 +183,7 @@ class _Run:
         self.session = session
         self.program = program
         self.explain = explain
-        self.pending = _Pending()
+        self.pending = Pending()
         self.loaded: set[int] = set()
         self.stored: set[int] = set()
         self.transfer = 0  # the last step that called the kernel: what a mismatch is blamed on
@@ -238,13 +196,13 @@ class _Run:
             session = self.session
             if self.pending.hinders(step, ordered=session.ordered, on_stream=session.arena.stream is not None):
                 session._call("wait", session.kernel.wait)
-                self.pending = _Pending()
+                self.pending = Pending()
                 session.meet()
             if not self.loaded.isdisjoint(_overwritten(step)):
                 # what a load brought is looked at before anybody writes over it, when all copies are complete
                 if not session.ordered:
                     session._call("wait", session.kernel.wait)
-                    self.pending = _Pending()
+                    self.pending = Pending()
                 outcome = self._checked()
                 if outcome.failed:
                     return outcome
@@ -307,7 +265,7 @@ class _Run:
         polled: Any = self.session.kernel  # done() is optional; the generator asks before it uses it
         while not self.session._call("done()", polled.done):
             time.sleep(_POLL_S)
-        self.pending = _Pending()
+        self.pending = Pending()
 
     def _lend(self, name: str, function: Callable[..., Any], group: int, *given: int | Ids) -> None:
         """Call the kernel with lists of its own making, which an engine fills anew for its next call."""
