@@ -109,8 +109,9 @@ def test_a_clean_pass_is_satisfied_and_survives_the_log(p: Pass) -> None:
 MUST_BE_EXACT = ("hbm_hit_tokens", "dram_hit_tokens", "disk_hit_tokens", "computed_tokens", "requests", "preemptions")
 
 
-@given(clean_passes(), st.sampled_from(MUST_BE_EXACT), st.sampled_from([-16, -1, 1, 16, 32, 256]))
-def test_one_counter_that_is_off_by_anything_is_a_reason(p: Pass, name: str, off: int) -> None:
+@pytest.mark.parametrize("name", MUST_BE_EXACT)
+@given(p=clean_passes(), off=st.sampled_from([-16, -1, 1, 16, 32, 256]))
+def test_one_counter_that_is_off_by_anything_is_a_reason(name: str, p: Pass, off: int) -> None:
     changed = replace(p, after=replace(p.after, **{name: getattr(p.after, name) + off}))
     assert changed.judged().reasons
 
@@ -131,14 +132,16 @@ def test_a_second_source_that_disagrees_is_a_reason(p: Pass, off: int, name: str
     assert any("second source" in r and name in r for r in replace(p, after=changed).judged().reasons)
 
 
-@given(clean_passes(), st.sampled_from(COUNTERS))
-def test_a_counter_that_went_backwards_is_a_reason(p: Pass, name: str) -> None:
+@pytest.mark.parametrize("name", COUNTERS)
+@given(p=clean_passes())
+def test_a_counter_that_went_backwards_is_a_reason(name: str, p: Pass) -> None:
     changed = replace(p, before=replace(p.before, **{name: getattr(p.after, name) + 1}))
     assert any(f"counter {name} went backwards" in r for r in changed.judged().reasons)
 
 
-@given(clean_passes(), st.sampled_from(COUNTERS))
-def test_a_counter_that_vanishes_during_the_pass_is_a_reason(p: Pass, name: str) -> None:
+@pytest.mark.parametrize("name", COUNTERS)
+@given(p=clean_passes())
+def test_a_counter_that_vanishes_during_the_pass_is_a_reason(name: str, p: Pass) -> None:
     assert any(name in r for r in replace(p, after=replace(p.after, **_unknown(name))).judged().reasons)
 
 
@@ -146,16 +149,15 @@ def _sticks(p: Pass, name: str) -> Pass:
     return replace(p, after=replace(p.after, **{name: getattr(p.before, name)}))
 
 
-@given(
-    clean_passes("dram", byte_counter=True),
-    st.sampled_from(["dram_hit_tokens", "loaded_bytes", "computed_tokens", "queries", "requests"]),
-)
-def test_a_counter_that_sticks_is_a_reason(p: Pass, name: str) -> None:
+@pytest.mark.parametrize("name", ["dram_hit_tokens", "loaded_bytes", "computed_tokens", "queries", "requests"])
+@given(p=clean_passes("dram", byte_counter=True))
+def test_a_counter_that_sticks_is_a_reason(name: str, p: Pass) -> None:
     assert _sticks(p, name).judged().reasons
 
 
-@given(clean_passes("dram"), st.sampled_from(["hbm_hit_tokens", "dram_hit_tokens", "computed_tokens", "queries"]))
-def test_what_the_engine_does_not_count_is_a_reason(p: Pass, name: str) -> None:
+@pytest.mark.parametrize("name", ["hbm_hit_tokens", "dram_hit_tokens", "computed_tokens", "queries"])
+@given(p=clean_passes("dram"))
+def test_what_the_engine_does_not_count_is_a_reason(name: str, p: Pass) -> None:
     blind = replace(p, before=replace(p.before, **_unknown(name)), after=replace(p.after, **_unknown(name)))
     assert any("does not say" in r for r in blind.judged().reasons)
 
