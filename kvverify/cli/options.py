@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from kvverify.errors import UsageError
+from kvverify.errors import EnvironmentProblem, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +48,19 @@ def run_options(command: F) -> F:
     for option in (json_option, seed_option, resume_option, out_option):  # the last applied comes first in the help
         command = option(command)
     return command
+
+
+def require_live() -> None:
+    """Check that what talks to servers is installed.
+
+    Raises:
+        EnvironmentProblem: a library is missing; it is named, with what to install.
+    """
+    missing = [name for name in ("httpx2", "openai", "prometheus_client") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EnvironmentProblem(
+            f"{', '.join(missing)} not installed; checks of servers need: pip install 'kvverify[live]'"
+        )
 
 
 def sources(context: click.Context) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kvverify.cli.options import refuse_beside_resume, run_options
+from kvverify.cli.options import refuse_beside_resume, require_live, run_options
 from kvverify.errors import UsageError
 
 ARMS = 10  # passes over all requests that are shown as progress
@@ -52,6 +52,15 @@ ARMS = 10  # passes over all requests that are shown as progress
     metavar="S",
     help="Longest time for one request.",
 )
+@click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.25,
+    show_default=True,
+    metavar="S",
+    help="Counters have settled when they agree over this time.",
+)
 @run_options
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
@@ -62,6 +71,8 @@ def command(context: click.Context, /, **given: Any) -> int:
     """
     import secrets
 
+    require_live()
+    from kvverify.live.control import server_root
     from kvverify.report.folder import RunFolder
     from kvverify.report.log import read_events
     from kvverify.tierdiff.options import TierDiffOptions
@@ -74,6 +85,7 @@ def command(context: click.Context, /, **given: Any) -> int:
         return _run(folder, TierDiffOptions.from_log(start.options), start.seed, earlier, as_json=given["as_json"])
     if given["url"] is None:
         raise UsageError("--url is missing: which server? For a try, start `kvverify lab` and give the URL it prints")
+    server_root(given["url"])  # refuses what is no URL before a folder is made
     names = [name for name in given if name not in ("out", "resume", "seed", "as_json")]
     options = TierDiffOptions(**{name: given[name] for name in names})
     seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
@@ -92,11 +104,9 @@ def _start_of(events: list[Any], where: Path) -> Any:
 
 def _run(folder: Any, options: Any, seed: int, earlier: list[Any], *, as_json: bool) -> int:
     from kvverify.cli.running import run_checks
-    from kvverify.live.control import server_root
     from kvverify.report.console import LiveConsole
     from kvverify.tierdiff.run import tier_diff
 
-    server_root(options.url)  # refuses what is no URL before anything is logged
     return run_checks(
         folder,
         lambda emit: tier_diff(options, seed, emit, earlier),

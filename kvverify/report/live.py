@@ -121,7 +121,7 @@ def _differences(seen: list[Event]) -> Section:
         usable = [e for e in own if not e.refused]
         largest = max((e.largest_difference for e in usable), default=0.0)
         judged = any(e.judged for e in own)
-        verdict = str(worst([Verdict.PASS, *(r.verdict for r in pair_reasons(seen, base, arm, what))]))
+        verdict = str(_pair_verdict(seen, base, arm, what)[0])
         rows.append(
             [
                 *(arm, base, what, str(len(own)), str(sum(proofs.counts(e) for e in own)), str(len(own) - len(usable))),
@@ -186,12 +186,21 @@ def _gate_cases(seen: list[Event]) -> list[LiveCase]:
 
 
 def _pair_cases(seen: list[Event]) -> list[LiveCase]:
-    cases = []
-    for base, arm, what in pairs(seen):
-        reasons = pair_reasons(seen, base, arm, what)
-        verdict = worst([Verdict.PASS, *(r.verdict for r in reasons)])
-        cases.append(LiveCase("tiers", f"{arm} against {base}, {what}", verdict, _texts(reasons)))
-    return cases
+    return [
+        LiveCase("tiers", f"{arm} against {base}, {what}", *_pair_verdict(seen, base, arm, what))
+        for base, arm, what in pairs(seen)
+    ]
+
+
+def _pair_verdict(seen: list[Event], base: str, arm: str, what: str) -> tuple[Verdict, list[str]]:
+    """Return the verdict of one pair by itself; its gates' reasons stand elsewhere and are not repeated."""
+    reasons, proofs = pair_reasons(seen, base, arm, what), Proofs.of(seen)
+    judged = [e for e in seen if isinstance(e, ReplayCompared) and e.judged]
+    own = [e for e in judged if (e.base, e.arm, e.what) == (base, arm, what) and not e.refused]
+    open_ = sum(not proofs.counts(e) for e in own)
+    texts = _texts(reasons) + ([f"{open_} of {len(own)} comparisons are not proved"] if open_ else [])
+    verdicts = [Verdict.PASS, *(r.verdict for r in reasons), *([Verdict.INCONCLUSIVE] if open_ else [])]
+    return worst(verdicts), texts
 
 
 def _gaps(seen: list[Event]) -> list[str]:

@@ -28,6 +28,7 @@ class Connection:
     model: str | None = None  # a model configuration, for exact bytes
     lmcache_url: str | None = None
     timeout_s: float = 300.0
+    settle_s: float = 0.25  # counters that agree over this time have settled
 
 
 @asynccontextmanager
@@ -40,7 +41,8 @@ async def connect(to: Connection, seed: int, emit: Emit) -> AsyncIterator[Server
         ServerProblem: nothing answers, or nobody knows what does.
         UsageError: no such engine or model.
     """
-    engine = await find(to.url, to.engine, EngineOptions(model_config=to.model, lmcache_url=to.lmcache_url))
+    told = EngineOptions(model_config=to.model, lmcache_url=to.lmcache_url, settle_interval_s=to.settle_s)
+    engine = await find(to.url, to.engine, told)
     try:
         info = await engine.describe()
         async with (

@@ -34,6 +34,7 @@ class TierDiffOptions:
     model: str | None = None
     lmcache_url: str | None = None
     timeout_s: float = 300.0
+    settle_s: float = 0.25
 
     def __post_init__(self) -> None:
         """Refuse more prompts than can be told apart."""
