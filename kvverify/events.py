@@ -112,9 +112,10 @@ class FailureFound(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlanted(Event):
-    """A planted fault was looked for by one kernel's campaign: ``outcome`` is killed, survived or n/a.
+    """A planted fault was looked for by one kernel's campaign, or by a command against a server: killed, survived, declared or n/a.
 
-    ``by`` says what killed it (the kind of the failure), ``examples`` and ``seconds`` how long that took.
+    ``by`` says what killed it (the kind of the failure), ``examples`` and ``seconds`` how long that took. Declared: no client can
+    see it, which was said in advance, and none did; ``reason`` names the evidence that is missing.
     """
 
     fault: str

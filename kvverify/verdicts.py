@@ -82,7 +82,7 @@ def _fault_reasons(seen: list[Event]) -> list[Reason]:
         if survivors:
             kernels = ", ".join(dict.fromkeys(survivors))
             found.append(Reason(Verdict.FAIL, f"planted fault {fault} {name} survived with kernel {kernels}"))
-        elif not any(e.outcome == "killed" for e in met):
+        elif not any(e.outcome in ("killed", "declared") for e in met):
             why = "; ".join(dict.fromkeys(e.reason or e.outcome for e in met))
             found.append(Reason(Verdict.INCONCLUSIVE, f"planted fault {fault} {name} was killed with no kernel: {why}"))
     return found

@@ -35,16 +35,23 @@ if TYPE_CHECKING:
     help="Where the engine's memory lies; cuda is a GPU, also under ROCm.",
 )
 @click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault, such as F04; repeatable.")
+@click.option(
+    "--live",
+    metavar="URL",
+    help="Plant into a server: a lab, vLLM with kvverify's fault connector, or `lab` to start one.",
+)
 @run_options
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
     """Plant every known fault and show which check kills it.
 
     A fault that no check sees is a blind spot of kvverify: the table then says survived, and the exit code is 1. Beside the
-    faults, every kernel runs the same sequences without one and must pass.
+    faults, every kernel runs the same sequences without one and must pass. With --live the faults are a server's, and tier-diff and
+    isolation must see them.
     """
     import secrets
 
+    from kvverify.cli import selftest_live
     from kvverify.report.folder import RunFolder
     from kvverify.report.log import read_events
 
@@ -52,7 +59,12 @@ def command(context: click.Context, /, **given: Any) -> int:
         refuse_beside_resume(context)
         folder = RunFolder.open(given["resume"])
         earlier = read_events(folder.events)
+        if _is_live(earlier):
+            options = selftest_live.options_of(_start(earlier).options, given["resume"])
+            return selftest_live.resume(folder, options, earlier, as_json=given["as_json"])
         return _run(folder, _options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
+    if given["live"] is not None:
+        return selftest_live.start(given)
     options = {
         "kernels": _specs(given["kernels"], given["device"]),
         "device": given["device"],
@@ -61,6 +73,17 @@ def command(context: click.Context, /, **given: Any) -> int:
         "seed": secrets.randbits(32) if given["seed"] is None else given["seed"],
     }
     return _run(RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
+
+
+def _is_live(events: Sequence[Event]) -> bool:
+    start = _start(events)
+    return start is not None and start.command == "selftest" and "live" in start.options
+
+
+def _start(events: Sequence[Event]) -> Any:
+    from kvverify.events import RunStarted
+
+    return next((e for e in events if isinstance(e, RunStarted)), None)
 
 
 def _specs(kernels: Sequence[str], device: str) -> list[str]:
@@ -81,9 +104,7 @@ def _named(faults: Sequence[str], device: str) -> tuple[Fault, ...]:
 
 
 def _options_of(events: Sequence[Event], where: Path) -> dict[str, Any]:
-    from kvverify.events import RunStarted
-
-    start = next((e for e in events if isinstance(e, RunStarted)), None)
+    start = _start(events)
     wanted = {"kernels", "faults", "given", "seed"}
     if start is None or start.command != "selftest" or not wanted <= set(start.options):
         raise UsageError(

@@ -231,6 +231,8 @@ def fault_cell(outcome: str, by: str, reason: str, examples: int, seconds: float
     """Return one cell of the kill table: the outcome and what it took, or why the fault does not apply."""
     if outcome == "n/a":
         return printable(f"n/a: {reason}" if reason else "n/a")
+    if outcome == "declared":
+        return printable(f"not seen, as declared: {reason}")
     cause = f" by {by}" if by else ""
     return printable(f"{outcome}{cause}, {plural(examples, 'example')}, {duration(seconds)}")
 

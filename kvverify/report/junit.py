@@ -90,7 +90,9 @@ def _add_comparison(suite: ET.Element, event: CodecCompared) -> None:
 
 def _add_fault(suite: ET.Element, fault: str, event: FaultPlanted, *, killed_elsewhere: bool) -> None:
     element = _testcase(suite, "kvverify.planted-faults", f"{fault} with {event.kernel}", event.seconds)
-    if event.outcome == "killed":
+    if event.outcome == "declared":
+        ET.SubElement(element, "system-out").text = _xml(f"no client can see it, as declared: {event.reason}")
+    elif event.outcome == "killed":
         ET.SubElement(element, "system-out").text = _xml(f"killed by {event.by}: {event.headline}")
     elif event.outcome == "n/a" and killed_elsewhere:
         ET.SubElement(element, "skipped", message=_xml(f"n/a: {event.reason}"))

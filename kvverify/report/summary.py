@@ -294,7 +294,7 @@ def _lengths(batches: list[BatchFinished]) -> dict[int, int]:
 
 def _faults(seen: list[Event]) -> dict[tuple[str, str], dict[str, FaultPlanted]]:
     """Return the kill table; of several outcomes for one kernel, after a resume, the worst is shown."""
-    rank = {"n/a": 0, "killed": 1}  # anything else is worse
+    rank = {"n/a": 0, "declared": 1, "killed": 1}  # anything else is worse
     faults: dict[tuple[str, str], dict[str, FaultPlanted]] = {}
     for e in of_type(seen, FaultPlanted):
         row = faults.setdefault((e.fault, e.name), {})

@@ -1,0 +1,111 @@
+"""``kvverify selftest --live URL``: plant faults into a running server and show which command sees them. No command of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvverify.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvverify.events import Event
+    from kvverify.report.folder import RunFolder
+    from kvverify.tierdiff.selftest_live import Target
+
+OWN_LAB = "lab"  # in place of a URL: a lab that is started for the run
+
+
+def start(given: Mapping[str, Any]) -> int:
+    """Run the self-test that the options of ``kvverify selftest`` ask for, and return the exit code.
+
+    Raises:
+        UsageError: options of copy kernels beside ``--live``.
+    """
+    from kvverify.report.folder import RunFolder
+
+    if given["kernels"] or given["device"] != "cpu":
+        raise UsageError("--live plants into a server: --kernel and --device are for copy kernels; leave them out")
+    seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
+    options = {"live": given["live"], "faults": list(given["faults"]), "seed": seed}
+    return _run(RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
+
+
+def resume(folder: RunFolder, options: dict[str, Any], earlier: Sequence[Event], *, as_json: bool) -> int:
+    """Go on with an interrupted run and return the exit code."""
+    return _run(folder, options, list(earlier), as_json=as_json)
+
+
+def _run(folder: RunFolder, options: dict[str, Any], earlier: list[Event], *, as_json: bool) -> int:
+    from kvverify.cli.running import run_checks
+    from kvverify.events import FaultPlanted, RunStarted
+    from kvverify.report.console import LiveConsole
+    from kvverify.tierdiff.selftest_live import SelfTestLive
+
+    done = frozenset((e.fault, e.kernel) for e in earlier if isinstance(e, FaultPlanted))
+    attempt = sum(isinstance(e, RunStarted) for e in earlier)
+    with _target(options["live"]) as target:
+        seed = options["seed"] + 1000 * attempt  # the server remembers the prompts of the first attempt
+        plan = SelfTestLive(target, seed, faults=options["faults"], done=done)
+        total = sum(len(plant.seen_by) or 1 for plant in plan.chosen())
+
+        return run_checks(
+            folder,
+            plan.run,
+            command="selftest",
+            seed=options["seed"],
+            options=options,
+            earlier=earlier,
+            live=LiveConsole(total=total, unit="fault", done=len(done)),
+            as_json=as_json,
+        )
+
+
+@contextmanager
+def _target(live: str) -> Iterator[Target]:
+    """Return what serves ``live``: a lab of our own, a running lab, or vLLM with the fault connector."""
+    from kvverify.live.control import server_root
+    from kvverify.tierdiff.selftest_live import VllmTarget
+
+    if live == OWN_LAB:
+        from kvverify.lab.serving import running
+
+        with running() as url:
+            yield _lab(url)
+        return
+    root = server_root(live)
+    yield _lab(root) if _is_lab(root) else VllmTarget(root)
+
+
+def _lab(url: str) -> Target:
+    from kvverify.lab.plants import PLANTS
+    from kvverify.tierdiff.selftest_live import LabTarget, LivePlant
+
+    plants = [LivePlant(p.id, p.name, p.breaks, p.seen_by, p.verdict, p.missing) for p in PLANTS]
+    return LabTarget(url, tuple(plants))
+
+
+def _is_lab(url: str) -> bool:
+    import asyncio
+
+    from kvverify.live.control import Control
+
+    async def ask() -> bool:
+        async with Control(url) as control:
+            answer = await control.get_json("/version")
+            return isinstance(answer, Mapping) and "lab" in str(answer.get("version"))
+
+    return asyncio.run(ask())
+
+
+def options_of(start_options: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """Return the options of an interrupted run.
+
+    Raises:
+        UsageError: they are of another version.
+    """
+    if not {"live", "faults", "seed"} <= set(start_options):
+        raise UsageError(f"--resume {where}: the run was made with other options; start a new one")
+    return {name: start_options[name] for name in ("live", "faults", "seed")}

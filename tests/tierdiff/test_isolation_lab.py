@@ -1,0 +1,111 @@
+"""The isolation test and the doctor against the lab, over a real socket: clean is PASS, and each fault comes out as it must."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("torch")
+
+from kvverify.events import (
+    ConfigurationChecked,
+    Event,
+    IsolationMeasured,
+    RunFinished,
+    RunStarted,
+    SessionChecked,
+    Verdict,
+)
+from kvverify.lab.serving import running
+from kvverify.live.control import Control, ServerProblem
+from kvverify.tierdiff.connect import Connection
+from kvverify.tierdiff.doctor_run import doctor
+from kvverify.tierdiff.isolation_run import IsolationPlan, isolation
+from kvverify.verdicts import verdict_of
+
+pytestmark = pytest.mark.usefixtures("torch")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[str]:
+    """One lab; each test plants its fault."""
+    with running() as url:
+        yield url
+
+
+def _plant(url: str, name: str) -> None:
+    async def ask() -> None:
+        async with Control(url) as control:
+            assert (await control.post_json("/lab/plant", {"plant": name}))["plant"] == (name or "none")
+
+    asyncio.run(ask())
+
+
+def _isolation(url: str, sessions: int = 4, rounds: int = 1) -> list[Event]:
+    plan = IsolationPlan(url=url, sessions=sessions, rounds=rounds, timeout_s=120.0)
+    events: list[Event] = [RunStarted(command="isolation", version="0", seed=7, options=plan.to_log())]
+    isolation(plan, 7, events.append)
+    return [*events, RunFinished(seconds=1.0)]
+
+
+def test_a_clean_lab_passes_and_says_what_it_excludes(lab: str) -> None:
+    """Every session right and proved, salts and the adapter checked, too."""
+    _plant(lab, "")
+    events = _isolation(lab)
+    assert verdict_of(events) is Verdict.PASS
+    checked = [e for e in events if isinstance(e, SessionChecked)]
+    assert all(e.right and e.qualified and not e.foreign for e in checked)
+    names = {e.session.rstrip("0123456789").strip() for e in checked}
+    assert {"session", "salt b", "salt c, after a flush", "base model", "adapter lab-tiny-adapter"} <= names
+    assert any(name.startswith("early token") for name in names)
+    said = next(e for e in events if isinstance(e, IsolationMeasured))
+    assert said.foreign == 0
+    assert said.right == said.qualified > 8
+    assert 0 < said.excluded_rate < 1
+
+
+@pytest.mark.parametrize(
+    ("plant", "verdict"),
+    [
+        ("F17", Verdict.FAIL),
+        ("F21", Verdict.FAIL),
+        ("wrong-block", Verdict.FAIL),
+        ("F19", Verdict.INCONCLUSIVE),
+        ("flush-lies", Verdict.INCONCLUSIVE),
+        ("counters-stuck", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_faulty_lab_never_passes(lab: str, plant: str, verdict: Verdict) -> None:
+    """Declared verdicts of the lab's plants."""
+    _plant(lab, plant)
+    assert verdict_of(_isolation(lab)) is verdict
+
+
+def test_foreign_content_is_traced(lab: str) -> None:
+    """Across salts only the counters show it, and the report names whose blocks were hit."""
+    _plant(lab, "F17")
+    leaks = [e for e in _isolation(lab, 2) if isinstance(e, SessionChecked) and e.foreign]
+    assert ("salt b", "salt a") in {(e.session, e.foreign) for e in leaks}
+
+
+def test_the_doctor_finds_a_lab_in_order_and_one_that_never_hits(lab: str) -> None:
+    """Two identical prompts, the second must hit."""
+
+    def outcomes(plant: str) -> dict[str, str]:
+        _plant(lab, plant)
+        events: list[Event] = []
+        doctor(Connection(url=lab, shared=True), 3, events.append)
+        return {e.check: e.outcome for e in events if isinstance(e, ConfigurationChecked)}
+
+    assert set(outcomes("").values()) == {"ok"}
+    faults = {check for check, outcome in outcomes("F19").items() if outcome == "fault"}
+    assert faults == {"prefix caching", "lower tier"}
+
+
+def test_the_lab_refuses_a_fault_that_it_does_not_know(lab: str) -> None:
+    """And goes on with the one it has."""
+    _plant(lab, "F19")
+    with pytest.raises(ServerProblem, match="unknown lab fault"):
+        _plant(lab, "F99")
