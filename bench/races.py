@@ -26,7 +26,7 @@ from kvverify.layout.recipe import Recipe
 from kvverify.roundtrip.campaign import shape_for
 from kvverify.roundtrip.child import Child
 from kvverify.roundtrip.collect import collected
-from kvverify.roundtrip.executor import Outcome
+from kvverify.roundtrip.outcome import Outcome
 
 _FAULTS = ("F12", "F13", "F15")
 _SEQUENCES = 16

@@ -25,7 +25,7 @@ from kvverify.layout.pool import campaign_pool
 from kvverify.layout.recipe import Recipe
 from kvverify.roundtrip.campaign import shape_for
 from kvverify.roundtrip.child import Child, Unavailable
-from kvverify.roundtrip.executor import Outcome
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Program
 from kvverify.roundtrip.strategies import Shape
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from kvverify.errors import EnvironmentProblem
 from kvverify.kernels.registry import KernelSource
-from kvverify.roundtrip.executor import Outcome
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Program
 
 _START_S = 180.0  # importing vLLM takes 6 s on an idle machine; a busy one gets time

@@ -15,6 +15,7 @@ from kvverify.arena.place import ON_CPU, MemoryPlace
 from kvverify.errors import ContractError, EnvironmentProblem
 from kvverify.kernels.contract import CopyKernel
 from kvverify.layout.placement import Layout
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.pending import Pending
 from kvverify.roundtrip.program import (
     Check,
@@ -36,26 +37,6 @@ _POLL_S = 0.0001
 _LATE_S = 0.3  # how long a mismatch is watched before it counts as wrong bytes and not as an early return
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one program did. ``kind`` is empty when all is right; ``step`` is the step at fault."""
-
-    kind: str = ""
-    step: int = -1
-    headline: str = ""
-    details: list[str] = dataclasses.field(default_factory=list)
-    first: dict[str, Any] = dataclasses.field(default_factory=dict)
-    fingerprint: str = ""
-    compared_bytes: int = 0
-    moved_bytes: int = 0
-    steps: dict[str, int] = dataclasses.field(default_factory=dict)
-
-    @property
-    def failed(self) -> bool:
-        """Did the kernel break a property?"""
-        return bool(self.kind)
-
-
 class KernelRaised(Exception):
     """The kernel under test raised while it did ``what``."""
 
@@ -66,6 +47,10 @@ class KernelRaised(Exception):
 
 class _PromiseBroken(Exception):
     """The kernel changed something that its caller lent it for the time of a call."""
+
+
+def _nobody() -> None:
+    """Meet no other rank."""
 
 
 class Session:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvverify.errors import FailureFileError
-from kvverify.roundtrip.executor import Outcome
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Program
 
 FORMAT_VERSION = 1

@@ -13,7 +13,7 @@ from hypothesis import seed as seeded
 
 from kvverify.arena.payload import derive_key
 from kvverify.errors import EnvironmentProblem
-from kvverify.roundtrip.executor import Outcome
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Ids, Program, Spin
 from kvverify.roundtrip.ranks import Runner
 from kvverify.roundtrip.shrink import shrink

@@ -44,7 +44,3 @@ class Pending:
                 return (not ordered and source in self.written_slots) or not blocks.isdisjoint(targets)
             case _:
                 return True
-
-
-def _nobody() -> None:
-    """Meet no other rank."""

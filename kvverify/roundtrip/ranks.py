@@ -20,8 +20,8 @@ from typing import Any, Protocol, Self
 from kvverify.errors import EnvironmentProblem, UsageError
 from kvverify.kernels.registry import KernelSource
 from kvverify.roundtrip.child import Child, Unavailable
-from kvverify.roundtrip.executor import Outcome
 from kvverify.roundtrip.meeting import STOPPED
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Program
 
 _HOST = "127.0.0.1"

@@ -39,8 +39,8 @@ from kvverify.layout.recipe import Recipe
 from kvverify.roundtrip.campaign import SaveFailure, failure_found, shape_for
 from kvverify.roundtrip.child import Child, Unavailable
 from kvverify.roundtrip.collect import collected
-from kvverify.roundtrip.executor import Outcome
 from kvverify.roundtrip.failure import FailureFile, failure_document
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Program
 from kvverify.roundtrip.strategies import Shape
 

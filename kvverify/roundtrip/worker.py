@@ -32,8 +32,9 @@ from kvverify.kernels.registry import KernelSource, resolve, supports_reason
 from kvverify.layout.document import from_document
 from kvverify.layout.place import place
 from kvverify.layout.placement import Layout
-from kvverify.roundtrip.executor import KernelRaised, Outcome, Session
+from kvverify.roundtrip.executor import KernelRaised, Session
 from kvverify.roundtrip.meeting import STOPPED, GroupMeeting, Meeting, Stopped, take_gpu
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Program
 
 PROGRESS = struct.Struct("<q")

@@ -13,7 +13,8 @@ from kvverify.layout.placement import Layout
 from kvverify.layout.pool import campaign_pool
 from kvverify.roundtrip.campaign import shape_for
 from kvverify.roundtrip.collect import collected
-from kvverify.roundtrip.executor import Outcome, Session
+from kvverify.roundtrip.executor import Session
+from kvverify.roundtrip.outcome import Outcome
 
 EXAMPLES = 64
 

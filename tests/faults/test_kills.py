@@ -9,7 +9,7 @@ import pytest
 
 from kvverify.faults.catalogue import catalogue, fault_named
 from kvverify.faults.fault import Fault
-from kvverify.roundtrip.executor import Outcome
+from kvverify.roundtrip.outcome import Outcome
 from tests.faults.hunting import hunt, hunted, pool, reference, showing
 
 PLANTABLE = [fault for fault in catalogue() if not fault.out_of_reach("cpu")]

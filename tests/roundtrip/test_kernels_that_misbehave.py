@@ -13,8 +13,8 @@ from kvverify.kernels.registry import resolve
 from kvverify.layout.document import to_document
 from kvverify.layout.recipe import LayerRecipe, Recipe
 from kvverify.roundtrip.child import Child
-from kvverify.roundtrip.executor import Outcome
 from kvverify.roundtrip.hunt import hunt
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Check, Fill, Load, Program, Store
 from kvverify.roundtrip.strategies import Shape
 

@@ -20,9 +20,9 @@ from kvverify.layout.document import from_document, to_document
 from kvverify.layout.place import place
 from kvverify.layout.recipe import LayerRecipe, Recipe
 from kvverify.roundtrip import ranks as ranks_module
-from kvverify.roundtrip.executor import Outcome
 from kvverify.roundtrip.failure import read_failure
 from kvverify.roundtrip.meeting import STOPPED
+from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Check, Fill, Load, Program, Store
 from kvverify.roundtrip.ranks import Ranks, check_ranks, combined
 
