@@ -44,10 +44,10 @@ def live_reasons(seen: list[Event]) -> list[Reason]:
     by_arm = gate_reasons(seen)
     found = [
         *(r for arm in by_arm.values() for r in arm),
-        *_failed_requests(seen),
+        *request_reasons(seen),
         *(r for pair in pairs(seen) for r in pair_reasons(seen, *pair)),
-        *_sessions(seen),
-        *_configurations(seen),
+        *session_reasons(seen),
+        *configuration_reasons(seen),
     ]
     return found or _nothing_done(seen)
 
@@ -94,7 +94,8 @@ def gate_reasons(seen: Iterable[Event]) -> dict[str, list[Reason]]:
     return found
 
 
-def _failed_requests(seen: list[Event]) -> list[Reason]:
+def request_reasons(seen: list[Event]) -> list[Reason]:
+    """Return which requests failed, or gave what is no logprob."""
     last = {(e.arm, e.round, e.request): e for e in seen if isinstance(e, RequestAnswered)}
     found = []
     # a logprob that is null or not a number is an answer, and a wrong one; what did not come is none
@@ -164,7 +165,8 @@ def _excess(seen: list[Event], base: str, arm: str) -> list[Reason]:
     return found
 
 
-def _sessions(seen: list[Event]) -> list[Reason]:
+def session_reasons(seen: list[Event]) -> list[Reason]:
+    """Return whose content got into whose session, which answers are wrong, and whether too few count."""
     checked = [e for e in seen if isinstance(e, SessionChecked)]
     found = []
     if foreign := [e for e in checked if e.foreign]:
@@ -195,7 +197,8 @@ def _bar(seen: list[Event]) -> list[Reason]:
     return [Reason(Verdict.INCONCLUSIVE, text)]
 
 
-def _configurations(seen: list[Event]) -> list[Reason]:
+def configuration_reasons(seen: list[Event]) -> list[Reason]:
+    """Return the faults of configuration that the doctor found, and what it could not find out."""
     last = {e.check: e for e in seen if isinstance(e, ConfigurationChecked)}
     verdicts = {"ok": Verdict.PASS, "fault": Verdict.FAIL}
     outcomes = ((verdicts.get(e.outcome, Verdict.INCONCLUSIVE), e) for e in last.values())

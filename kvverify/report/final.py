@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvverify.events import EXIT_CODES, Verdict
-from kvverify.report.live import Live, Section
+from kvverify.report.live import Live
+from kvverify.report.section import Section
 from kvverify.report.summary import Failure, Summary
 from kvverify.report.words import duration, gpu_line, plural, printable, size
 from kvverify.verdicts import differs

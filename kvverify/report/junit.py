@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 from kvverify.events import CodecCompared, FaultPlanted, Verdict
 from kvverify.report.final import detail_lines, replay_command
-from kvverify.report.live import LiveCase
+from kvverify.report.section import LiveCase
 from kvverify.report.summary import Case, Failure, Summary
 from kvverify.report.words import utc
 from kvverify.verdicts import differs

@@ -8,44 +8,25 @@ from statistics import median
 from typing import Any
 
 from kvverify.events import (
+    ConfigurationChecked,
     EngineDescribed,
     Event,
     ExcessMeasured,
     GateEvaluated,
+    IsolationMeasured,
     ReplayCompared,
     RequestAnswered,
     TierFlushed,
     Verdict,
 )
 from kvverify.reasons import worst
+from kvverify.report.live_checks import check_cases, configurations, isolation, sessions
+from kvverify.report.section import LiveCase, Section
 from kvverify.report.words import duration, plural, size
 from kvverify.verdicts_live import WHOLE_PASS, Proofs, gate_reasons, is_live, pair_reasons, pairs
 
 TIERS = ("hbm", "dram", "disk")
 FEW_REASONS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One table. ``numbers`` are the columns that are aligned to the right; ``brief``: also at the end of the run's output."""
-
-    title: str
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: frozenset[int] = frozenset()
-    brief: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LiveCase:
-    """One thing that was checked, for JUnit: ``messages`` say why it is not a PASS."""
-
-    group: str
-    name: str
-    verdict: Verdict
-    messages: list[str]
-    numbers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +45,8 @@ def live_report(events: Iterable[Event]) -> Live | None:
     if not is_live(seen):
         return None
     sections = [make(seen) for make in SECTIONS]
-    return Live(_line(seen), [s for s in sections if s.rows], [*_gate_cases(seen), *_pair_cases(seen)], _gaps(seen))
+    cases = [*check_cases(seen), *_gate_cases(seen), *_pair_cases(seen)]
+    return Live(_line(seen), [s for s in sections if s.rows], cases, _gaps(seen))
 
 
 def _line(seen: list[Event]) -> str:
@@ -77,6 +59,12 @@ def _line(seen: list[Event]) -> str:
     words = [plural(len(answers), "request")] + ([f"{failed} failed"] if failed else [])
     if judged:
         words.append(f"{len(used)} of {plural(len(judged), 'comparison')} of tiers proved, {different} different")
+    if isolated := [e for e in seen if isinstance(e, IsolationMeasured)]:
+        last = isolated[-1]
+        words.append(f"{last.right} of {plural(last.qualified, 'answer')} that count right, {last.foreign} foreign")
+    if checks := {e.check: e.outcome for e in seen if isinstance(e, ConfigurationChecked)}:
+        outcomes = list(checks.values())
+        words.append(f"{plural(len(checks), 'check')} of the configuration, {outcomes.count('fault')} faults")
     return ", ".join(words)
 
 
@@ -171,7 +159,17 @@ def _flushes(seen: list[Event]) -> Section:
     return Section("Flushes", caption, ["tier", "server says success", "proof", "overwritten by"], rows)
 
 
-SECTIONS: list[Callable[[list[Event]], Section]] = [_arms, _differences, _excess, _gates, _flushes, _engine]
+SECTIONS: list[Callable[[list[Event]], Section]] = [
+    isolation,
+    sessions,
+    configurations,
+    _arms,
+    _differences,
+    _excess,
+    _gates,
+    _flushes,
+    _engine,
+]
 
 
 def _gate_cases(seen: list[Event]) -> list[LiveCase]:

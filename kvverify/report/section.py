@@ -1,0 +1,31 @@
+"""What the reports of live runs are made of: tables, and the things checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvverify.events import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table. ``numbers`` are the columns that are aligned to the right; ``brief``: also at the end of the run's output."""
+
+    title: str
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: frozenset[int] = frozenset()
+    brief: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCase:
+    """One thing that was checked, for JUnit: ``messages`` say why it is not a PASS."""
+
+    group: str
+    name: str
+    verdict: Verdict
+    messages: list[str]
+    numbers: str = ""
