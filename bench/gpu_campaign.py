@@ -16,13 +16,11 @@ from kvverify.arena.arena import Arena
 from kvverify.arena.device_arena import DeviceArena
 from kvverify.arena.device_oracle import DeviceOracle
 from kvverify.arena.device_place import DevicePlace
-from kvverify.arena.host_tier import HostTier
 from kvverify.layout.placement import Layout
 from kvverify.roundtrip.executor import Session
 from kvverify.roundtrip.program import Check, Evict, Fill, Ids, Load, Program, Step, Store
 
 PER_SLOT = 8
-_SHARES = (0.0, 0.15, 0.25, 0.4, 0.6, 1.0)
 _DIGESTS = "of check: host digests"
 _PARTS = {  # methods of the oracle whose time is told apart
     "_write_all": "reset",
@@ -176,22 +174,7 @@ def overhead(layout: Layout, tier: int, device: str, laps: int) -> Iterator[Meas
     yield Measure(
         "host digests", digested / place.parts[_DIGESTS] / 1e9, "GB/s", note=f"{place.calls[_DIGESTS]} checks"
     )
-    with session.arena.current():
-        yield from _digests_by_share(oracle._host)
     session.close()
-
-
-def _digests_by_share(tier: HostTier) -> Iterator[Measure]:
-    """Measure digests by how much of the tier the processor takes over from the GPU."""
-    for share in _SHARES:
-        tier.processor_share = share
-        taken = []
-        for _ in range(2):
-            start = time.perf_counter()
-            if tier.check([]) is not None:
-                raise RuntimeError("a host tier that nobody touched has changed")
-            taken.append(time.perf_counter() - start)
-        yield Measure(f"host digests, {share:.0%} by the processor", tier.nbytes / min(taken) / 1e9, "GB/s")
 
 
 def there_and_back(layout: Layout, device: str, bus: float, warm: Layout) -> Iterator[Measure]:

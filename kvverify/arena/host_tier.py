@@ -22,7 +22,6 @@ from kvverify.arena.payload import fill
 from kvverify.arena.payload_launch import triton_kernels
 
 _REWRITTEN = 256 << 20  # a larger tier is written once, and keeps what it holds from sequence to sequence
-_SHARED = 64 << 20  # a smaller one is not worth the processor's threads
 _KEPT = 256  # cells whose bytes are looked at for a diagnosis
 _WORDS = PAGE // 8
 
@@ -36,12 +35,7 @@ class HostTier:
     Args:
         arena: whose host side it is.
         device: a GPU that reaches the memory under its own addresses, or the CPU.
-
-    ``processor_share`` is the part of what the GPU could digest that the processor's threads take over; both read the same memory,
-    over different ways.
     """
-
-    processor_share = 0.0
 
     def __init__(self, arena: Arena, device: torch.device) -> None:
         self._arena = arena
@@ -123,22 +117,19 @@ class HostTier:
         """Digest everything: the GPU in the order of the current stream, the processor when that is done with all before."""
         self._arena.synchronize()
         digests = np.empty(len(self._starts), np.int64)
-        count = len(self._by_gpu)
-        if count * PAGE > _SHARED:
-            count -= int(count * self.processor_share)
-        sums = self._digest_on_gpu(count)
+        sums = self._digest_on_gpu()
         others = np.ones(len(self._starts), bool)
-        others[self._by_gpu[:count]] = False
+        others[self._by_gpu] = False
         digests[others] = cell_digests(self._memory, self._starts[others], self._lengths[others])
-        digests[self._by_gpu[:count]] = sums.cpu().numpy()
+        digests[self._by_gpu] = sums.cpu().numpy()
         return digests
 
-    def _digest_on_gpu(self, count: int) -> torch.Tensor:
-        """Digest the first ``count`` cells that the GPU can; it may still be at work."""
-        if self._kernels is None or not count:
+    def _digest_on_gpu(self) -> torch.Tensor:
+        """Digest the cells that the GPU can; it may still be at work."""
+        if self._kernels is None or not len(self._by_gpu):
             return torch.empty(0, dtype=torch.int64)
-        sums = torch.empty_like(self._word_starts[:count])
-        self._kernels.digest[(count,)](self._words, self._word_starts, _WORDS, sums, SIZE=_WORDS, num_warps=4)
+        sums = torch.empty_like(self._word_starts)
+        self._kernels.digest[(len(sums),)](self._words, self._word_starts, _WORDS, sums, SIZE=_WORDS, num_warps=4)
         return sums
 
     def _write_on_gpu(self, key: int) -> Digests:
