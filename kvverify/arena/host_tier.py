@@ -2,7 +2,7 @@
 
 Windows are cut into cells: pages counted from the first byte of each slot and of each stretch between slots, so that a cell never
 belongs to two slots. A digest is a sum of bijections of a cell's words, hence any change inside one word changes it for certain.
-Where the GPU reaches the memory it works in place, over the bus; the processor does the rest, and a share of large tiers meanwhile.
+Where the GPU reaches the memory it works in place, over the bus; the processor does the rest.
 """
 
 from __future__ import annotations
