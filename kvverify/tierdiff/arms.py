@@ -97,9 +97,7 @@ class Wave:
 
     async def _starved(self, hbm: Pass) -> None:
         """Let other prompts push ours out of HBM, as in a pool that is too small."""
-        await self.server.settle()
-        notes: list[str] = []
-        poisoned = bool(await self.server.fill_over(notes))
+        poisoned = await self.server.empty(self.canary, flush=False)
         self._compare(hbm, await self.server.serial(STARVED, self.tier, self.items, poisoned=poisoned))
 
     async def _concurrent(self) -> None:

@@ -149,14 +149,15 @@ class Server:
             await wait()
         await self.engine.evidence()
 
-    async def empty(self, canary: Item) -> bool:
+    async def empty(self, canary: Item, *, flush: bool = True) -> bool:
         """Empty HBM, overwrite it, and say whether both are known to be done.
 
-        The canary is in HBM before and must not hit it after. Without a flush, fillers replace it; a flush alone only drops hashes.
+        The canary is in HBM before and must not hit it after. A flush only drops hashes: where the engine has no other means to
+        overwrite the bytes, fillers do. They replace the flush as well where none is offered, or none is wanted.
         """
         await self.ask("canary", canary)
         await self.settle()
-        claimed, poison, notes = await self._flush(), "", list[str]()
+        claimed, poison, notes = flush and await self._flush(), "", list[str]()
         if claimed:
             poison = await self._poison(notes)
         if not poison:

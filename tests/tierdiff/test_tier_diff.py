@@ -50,7 +50,8 @@ def test_a_clean_lab_passes_in_every_arm(tmp_path: Path, capsys: pytest.CaptureF
     assert all(e.counted["dram_hit_tokens"] > 0 < e.counted["hbm_hit_tokens"] for e in partial)
     flushes = [e for e in events if isinstance(e, TierFlushed)]
     assert flushes
-    assert all(e.claimed and e.proof and e.poison for e in flushes)
+    assert all(e.proof and e.poison for e in flushes)
+    assert [e.poison for e in flushes if not e.claimed] == [e.poison for e in flushes if "filler" in e.poison]
     blocks = [e for e in events if isinstance(e, ReplayCompared) and e.what == "blocks"]
     assert {e.arm for e in blocks} == {"dram", "dram-again"}
     assert not any(e.different or e.refused for e in blocks)
@@ -150,6 +151,42 @@ def test_another_client_stops_the_run(tmp_path: Path) -> None:
     found = reasons(events)
     assert any("are ours" in reason.text and reason.verdict is Verdict.ERROR for reason in found), found
     assert not of_arm(events, "dram")
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_fillers_replace_what_a_server_does_not_offer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushes: bool
+) -> None:
+    from kvverify.live.engine import FlushFailed
+    from kvverify.live.engines.lab import Lab
+
+    async def refuse(self: Lab, *_: object) -> None:
+        raise FlushFailed("not offered")
+
+    monkeypatch.setattr(Lab, "poison", refuse)
+    if not flushes:
+        monkeypatch.setattr(Lab, "flush", refuse)
+    with running(Options(hbm_blocks=BLOCKS)) as url:
+        code, events = tier_diff(url, tmp_path / "run", "--concurrency", "1")
+    assert (code, reasons(events)) == (0, [])
+    flushed = [e for e in events if isinstance(e, TierFlushed)]
+    assert any(e.claimed for e in flushed) == flushes
+    assert all("filler requests" in e.poison and e.proof for e in flushed)
+
+
+def test_a_flush_alone_overwrites_nothing_and_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvverify.live.engine import FlushFailed
+    from kvverify.live.engines.lab import Lab
+
+    async def refuse(self: Lab) -> None:
+        raise FlushFailed("not offered")
+
+    monkeypatch.setattr(Lab, "poison", refuse)
+    # a DRAM tier too small for prompts and fillers
+    with running(Options(hbm_blocks=BLOCKS, dram_gib=0.008)) as url:
+        code, events = tier_diff(url, tmp_path / "run", "--concurrency", "1")
+    assert code == 3
+    assert any("not overwritten" in reason.text for reason in reasons(events))
 
 
 def free_port() -> int:
