@@ -7,9 +7,9 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,12 +107,11 @@ class Api:
     async def _reset(self, call: Call) -> Reply:
         """Refuse while a request runs, as vLLM does: 200 and ``success`` false."""
         external = call.query.get("reset_external", "false").lower() == "true"
-        if not self._engine.lock.acquire(blocking=False):
-            return json_reply({"success": False})
         try:
-            return json_reply({"success": self._engine.cache.reset(external=external)})
-        finally:
-            self._engine.lock.release()
+            with self._idle():
+                return json_reply({"success": self._engine.cache.reset(external=external)})
+        except Refusal:
+            return json_reply({"success": False})
 
     async def _poison(self, call: Call) -> Reply:
         """Overwrite the HBM blocks that hold nothing to hit, or, with ``{"tier": "dram"}``, what the DRAM slots hold."""
@@ -147,15 +146,20 @@ class Api:
             self._engine = self._served.engine
         return json_reply({"plant": self._served.plant.id})
 
-    def _idle(self) -> closing[Any]:
+    @contextmanager
+    def _idle(self) -> Iterator[None]:
         """Hold the engine's lock.
 
         Raises:
             Refusal: a request runs.
         """
-        if not self._engine.lock.acquire(blocking=False):
+        lock = self._engine.lock
+        if not lock.acquire(blocking=False):
             raise Refusal(409, "a request is running; try again when it is done")
-        return closing(_Release(self._engine.lock))
+        try:
+            yield
+        finally:
+            lock.release()
 
     async def _completions(self, call: Call) -> Reply:
         body = call.json()
@@ -263,11 +267,6 @@ class Api:
         if not isinstance(tokens, list) or not all(type(t) is int and 0 <= t < size for t in tokens):
             raise Refusal(400, f"expected one text, or one list of token ids from 0 to {size - 1}")
         return tokens
-
-
-class _Release:
-    def __init__(self, lock: threading.Lock) -> None:
-        self.close = lock.release
 
 
 def _finish(made: list[Step], request: Request) -> str:

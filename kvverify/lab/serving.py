@@ -43,15 +43,15 @@ class Options:
     seed: int = MODEL_SEED
 
 
-def assemble(options: Options) -> Served:
-    """Return a server's parts.
+def assemble(options: Options, loaded: tuple[str, Transformer, Tokenizer] | None = None) -> Served:
+    """Return a server's parts; ``loaded`` is the model with name and tokenizer, where it is in memory already.
 
     Raises:
         UsageError: options that do not go together.
         EnvironmentProblem: a library for ``--model`` is missing.
     """
     plant = plant_named(options.plant)
-    name, model, tokenizer = _model(options)
+    name, model, tokenizer = loaded = loaded or _model(options)
     recipe = recipe_for(
         model_from_config(model.shape.config(), name, f"model {name}"),
         options.kv_cache_dtype,
@@ -76,7 +76,13 @@ def assemble(options: Options) -> Served:
     }
     info = _server_info(name, model, layout, slots, cache_config)
     return Served(
-        name, engine, tokenizer, plant, cache_config, info, lambda other: assemble(replace(options, plant=other))
+        name,
+        engine,
+        tokenizer,
+        plant,
+        cache_config,
+        info,
+        lambda other: assemble(replace(options, plant=other), loaded),
     )
 
 

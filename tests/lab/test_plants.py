@@ -53,7 +53,16 @@ DAMAGE = [
 
 
 def test_the_damaging_faults_are_these() -> None:
-    assert sorted(DAMAGE) == ["F05", "F10", "F16", "F21", "stale-block", "swapped-layers", "wrong-block"]
+    assert sorted(DAMAGE) == [
+        "F05",
+        "F10",
+        "F16",
+        "F21",
+        "stale-block",
+        "swapped-blocks",
+        "swapped-layers",
+        "wrong-block",
+    ]
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -88,7 +97,7 @@ def test_a_wrong_block_is_a_foreign_secret(torch: ModuleType) -> None:
         assert passes(asking).dram.text == " FOREIGN-1"
 
 
-def test_blocks_in_another_order_show_in_digests_alone(torch: ModuleType) -> None:
+def test_blocks_in_another_order_hardly_show_in_answers(torch: ModuleType) -> None:
     with planted("swapped-blocks") as asking:
         asking.complete(PROMPT)
         warm, digests = asking.complete(PROMPT), asking.digests(PROMPT)
@@ -184,3 +193,16 @@ def test_the_table_says_for_each_fault_who_sees_it_or_what_is_missing() -> None:
 def test_an_unknown_fault_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="unknown lab fault 'F1'; did you mean"):
         plant_named("F1")
+
+
+def test_faults_change_while_it_serves(torch: ModuleType) -> None:
+    with lab() as asking:
+        asking.complete(PROMPT)
+        for name in ("F21", ""):
+            assert asking.post("/lab/plant", {"plant": name}) == {"plant": name or "none"}
+            seen = passes(asking)  # counters and caches began anew
+            assert seen.hbm.text == " QZKT-4821"
+            assert (seen.dram == seen.hbm) == (not name)
+        assert asking.refused("/lab/plant", {"plant": "F99"})[0] == 400
+        assert asking.refused("/lab/plant", {})[0] == 400
+        assert asking.complete(PROMPT).cached == HIT  # a refusal changes nothing
