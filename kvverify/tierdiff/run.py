@@ -144,7 +144,7 @@ async def _wave(
 ) -> None:
     numbers = {n: server.round * options.requests + n for n in requests}
     items = [
-        Item(n, await server.writer.write(lengths[n % len(lengths)], number), options.tokens_of(n))
+        Item(n, await server.writer.write(lengths[n % len(lengths)], number), options.tokens_of(n), all_tokens=True)
         for n, number in numbers.items()
     ]
     canary = Item(requests[0], await server.writer.write(lengths[0], FIRST_CANARY + numbers[requests[0]]), 1)

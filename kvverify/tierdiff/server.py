@@ -28,11 +28,15 @@ class OtherClients(KvverifyError):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One prompt of a round, and how many tokens are generated for it."""
+    """One prompt of a round, and how many tokens are generated for it at most; ``all_tokens``: exactly so many.
+
+    A model that ends its text after a short answer leaves little to compare.
+    """
 
     request: int
     prompt: Prompt
     max_tokens: int
+    all_tokens: bool = False
 
 
 @dataclass(slots=True)
@@ -76,7 +80,8 @@ class Server:
         Raises:
             ServerProblem: it failed, and the server does not answer any more.
         """
-        answer = await self.client.complete(item.prompt, max_tokens=item.max_tokens, salt=self.salt)
+        extra = {"ignore_eos": True} if item.all_tokens else None  # vLLM, SGLang, llama.cpp and the lab know it
+        answer = await self.client.complete(item.prompt, max_tokens=item.max_tokens, salt=self.salt, extra=extra)
         known = RequestAnswered(
             arm=arm,
             round=self.round,
