@@ -119,12 +119,14 @@ def _options_of(events: Sequence[Event], where: Path) -> dict[str, Any]:
 def _plan(options: dict[str, Any], folder: RunFolder, earlier: Sequence[Event]) -> SelfTest:
     from kvverify.events import FaultPlanted
     from kvverify.kernels.registry import resolve
+    from kvverify.layout.gpu_pool import pool_for
     from kvverify.roundtrip.selftest import SelfTest
 
     return SelfTest(
         sources=tuple(resolve(spec, options["device"]) for spec in options["kernels"]),
         faults=_named(options["faults"], options["device"]),
         seed=options["seed"],
+        recipes=pool_for(options["device"]),
         given=options["given"],
         logs=folder.path,
         done=frozenset((e.fault, e.kernel) for e in earlier if isinstance(e, FaultPlanted)),

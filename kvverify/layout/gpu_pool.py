@@ -33,7 +33,7 @@ _LARGE_BYTES = 36 << 30  # a little more than 2^31 units of 16 bytes
 @cache
 def gpu_pool() -> tuple[Recipe, ...]:
     """Return the recipes; their layout names are unique among themselves and those of the campaign pool."""
-    return (*_thresholds(), *_large(), *_odd_pages())
+    return (*_many_blocks(), *_thresholds(), *_large(), *_odd_pages())
 
 
 def pool_for(device: str) -> tuple[Recipe, ...]:
@@ -49,6 +49,12 @@ def _odd_pages() -> tuple[Recipe, ...]:
         for name, size in _ODD_SLOTS
         for heads in (_HEADS if name != "dsa_indexer" else (1,))
     )
+
+
+def _many_blocks() -> tuple[Recipe, ...]:
+    """Enough blocks for calls of 17 slots where a slot holds four of them."""
+    layers = (LayerRecipe("bf16", 1, 64, 1), LayerRecipe("turboquant_4bit_nc", 1, 64, 2))
+    return tuple(Recipe(layers, order=order, num_blocks=80) for order in ("LBNHC", "BLNHC"))
 
 
 def _thresholds() -> tuple[Recipe, ...]:
