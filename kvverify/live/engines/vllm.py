@@ -249,13 +249,15 @@ class Vllm:
         return await vllm_workers.digests(self.control)
 
     async def dummy_request(self) -> None:
-        """Answer one token of a prompt that nobody else sends, so that the engine makes a step.
+        """Answer two tokens of a short prompt, so that the engine makes a step.
+
+        Its length matters: a prompt of a single token kills vLLM 0.32 with ExampleConnector, which then hits -32 tokens.
 
         Raises:
             ServerProblem: the request failed.
         """
         model = self.info.model if self.info else ""
-        body = {"model": model, "prompt": "x", "max_tokens": 2, "temperature": 0}
+        body = {"model": model, "prompt": "one two three four", "max_tokens": 2, "temperature": 0}
         await self.control.post_json("/v1/completions", body)
 
     async def close(self) -> None:
