@@ -30,7 +30,10 @@ COMMANDS = ("tier-diff", "isolation")
 
 @dataclass(frozen=True, slots=True)
 class LivePlant:
-    """A fault of a server; ``verdict`` is what the commands ``seen_by`` must say. Without those, ``missing`` says why."""
+    """A fault of a server; ``verdict`` is what the commands ``seen_by`` must say. Without those, ``missing`` says why.
+
+    ``timeout_s``: answers that come later than this are late; 0 for the usual time.
+    """
 
     id: str
     name: str
@@ -38,6 +41,7 @@ class LivePlant:
     seen_by: tuple[str, ...] = ()
     verdict: str = ""
     missing: str = ""
+    timeout_s: float = 0.0
 
 
 class Target(Protocol):
@@ -153,7 +157,7 @@ class SelfTestLive:
         try:
             url = self.target.switch("")
             for command in commands:
-                verdict, why, _, _ = self.command(command, url)
+                verdict, why, _, _ = self.command(command, url, self.sizes.timeout_s)
                 if verdict is not Verdict.PASS:
                     emit(ProblemMet(where=command, problem=f"{verdict} without any planted fault: {why}"))
                     return
@@ -175,7 +179,7 @@ class SelfTestLive:
     def plant(self, plant: LivePlant, command: str) -> FaultPlanted:
         """Run ``command`` with ``plant`` switched on and return what became of the fault."""
         url = self.target.switch(plant.id)
-        verdict, why, asked, seconds = self.command(command, url)
+        verdict, why, asked, seconds = self.command(command, url, plant.timeout_s or self.sizes.timeout_s)
         outcome, reason = judged(plant, verdict, self.target.withdraw())
         return FaultPlanted(
             fault=plant.id,
@@ -189,7 +193,7 @@ class SelfTestLive:
             seconds=seconds,
         )
 
-    def command(self, name: str, url: str) -> tuple[Verdict, str, int, float]:
+    def command(self, name: str, url: str, timeout_s: float) -> tuple[Verdict, str, int, float]:
         """Run a command and return its verdict, its first reason, the number of requests and the seconds."""
         began = time.monotonic()
         events: list[Event] = []
@@ -198,11 +202,11 @@ class SelfTestLive:
         run: Callable[[], None]
         if name == "tier-diff":
             diff = TierDiffOptions(
-                url=url, requests=sizes.requests, concurrency=2, long_requests=0, timeout_s=sizes.timeout_s
+                url=url, requests=sizes.requests, concurrency=2, long_requests=0, timeout_s=timeout_s
             )
             options, run = diff.to_log(), lambda: tier_diff(diff, self.seed, events.append)
         else:
-            plan = IsolationPlan(url=url, sessions=sizes.sessions, rounds=sizes.rounds, timeout_s=sizes.timeout_s)
+            plan = IsolationPlan(url=url, sessions=sizes.sessions, rounds=sizes.rounds, timeout_s=timeout_s)
             options, run = plan.to_log(), lambda: isolation(plan, self.seed, events.append)
         events.append(RunStarted(command=name, version="", seed=self.seed, options=options))
         run()

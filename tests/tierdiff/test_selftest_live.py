@@ -65,7 +65,7 @@ class Run(SelfTestLive):
 
     table: dict[tuple[str, str], Verdict]
 
-    def command(self, name: str, url: str) -> tuple[Verdict, str, int, float]:
+    def command(self, name: str, url: str, timeout_s: float) -> tuple[Verdict, str, int, float]:
         assert isinstance(self.target, Target)
         return self.table.get((name, self.target.now), Verdict.PASS), "why", 5, 0.5
 
