@@ -13,7 +13,13 @@ from kvverify.cli.options import json_option, out_option, seed_option
 @click.option(
     "--url", required=True, metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY."
 )
-@click.option("--engine", default="auto", show_default=True, metavar="NAME", help="Adapter of the serving engine.")
+@click.option(
+    "--engine",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="Adapter of the serving engine; own ones as pkg.mod:Attr or file.py:Attr.",
+)
 @click.option("--model", metavar="CONFIG", help="Configuration of the served model, for exact bytes.")
 @click.option("--lmcache-url", metavar="URL", help="HTTP port of the LMCache server.")
 @click.option(

@@ -13,7 +13,13 @@ from kvverify.errors import UsageError
 
 @click.command("isolation")
 @click.option("--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY.")
-@click.option("--engine", default="auto", show_default=True, metavar="NAME", help="Adapter of the serving engine.")
+@click.option(
+    "--engine",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="Adapter of the serving engine; own ones as pkg.mod:Attr or file.py:Attr.",
+)
 @click.option(
     "--sessions", type=click.IntRange(2), default=32, show_default=True, metavar="N", help="Sessions at once."
 )

@@ -15,7 +15,13 @@ ARMS = 10  # passes over all requests that are shown as progress
 
 @click.command("tier-diff")
 @click.option("--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY.")
-@click.option("--engine", default="auto", show_default=True, metavar="NAME", help="Adapter of the serving engine.")
+@click.option(
+    "--engine",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="Adapter of the serving engine; own ones as pkg.mod:Attr or file.py:Attr.",
+)
 @click.option("--requests", type=click.IntRange(1), default=16, show_default=True, metavar="N", help="Prompts a round.")
 @click.option(
     "--rounds", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="With new prompts each."

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kvverify.errors import ContractError, EnvironmentProblem, UsageError, nearest
+from kvverify.plugin_file import import_file
 
 if TYPE_CHECKING:
     from kvverify.kernels.contract import CopyKernel
@@ -68,7 +67,7 @@ class KernelSource:
 
     def _factory(self) -> Callable[..., Any]:
         where, _, attribute = self.target.rpartition(":")
-        module = _import_file(Path(where)) if where.endswith(".py") else self._import_module(where)
+        module = import_file(Path(where)) if where.endswith(".py") else self._import_module(where)
         value: Any = module
         for part in attribute.split("."):
             if not hasattr(value, part):
@@ -172,20 +171,6 @@ def _file_source(spec: str, path: Path, attribute: str, device: str) -> KernelSo
 
 def _entry_points() -> dict[str, str]:
     return {e.name: e.value for e in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
-
-
-def _import_file(path: Path) -> ModuleType:
-    """Import ``path`` under a name of its own; its folder joins the import path, as when Python runs it."""
-    name = f"_kvverify_plugin_{path.stem}"
-    description = importlib.util.spec_from_file_location(name, path)
-    if description is None or description.loader is None:
-        raise UsageError(f"{path} cannot be imported as Python")
-    module = importlib.util.module_from_spec(description)
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    sys.modules[name] = module
-    description.loader.exec_module(module)
-    return module
 
 
 def _check_callable_with(factory: Callable[..., Any], keywords: Mapping[str, Any], spec: str) -> None:

@@ -1,7 +1,8 @@
 """From a URL to the adapter of the engine that answers there: built-in adapters, then installed plug-ins.
 
-A plug-in is an entry point of group ``kvverify.engines`` that names a class, or a function, called with the URL (and, where
-it takes a second parameter, with :class:`EngineOptions`). An adapter module is imported when its engine is looked for.
+A plug-in is an entry point of group ``kvverify.engines``, or ``pkg.mod:Attr`` or ``file.py:Attr`` for ``--engine``. It names a
+class, or a function, called with the URL (and, where it takes a second parameter, with :class:`EngineOptions`). An adapter
+module is imported when its engine is looked for.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import importlib.metadata
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +19,7 @@ from kvverify.errors import ContractError, EnvironmentProblem, UsageError, neare
 from kvverify.live.control import Control, ServerProblem, server_root
 from kvverify.live.engine import Engine
 from kvverify.live.engines.options import EngineOptions
+from kvverify.plugin_file import import_file
 
 ENTRY_POINT_GROUP = "kvverify.engines"
 AUTO = "auto"
@@ -47,7 +50,7 @@ async def find(url: str, name: str = AUTO, options: EngineOptions | None = None)
 
     Args:
         url: http://HOST:PORT, with or without /v1.
-        name: an adapter's name, used without asking whether it fits; ``auto`` asks all.
+        name: an adapter's name, or ``pkg.mod:Attr`` or ``file.py:Attr``, used without asking whether it fits; ``auto`` asks all.
         options: what the server does not say.
 
     Raises:
@@ -59,8 +62,8 @@ async def find(url: str, name: str = AUTO, options: EngineOptions | None = None)
     root, chosen = server_root(url), options or EngineOptions()
     known = names()
     if name != AUTO:
-        if name not in known:
-            raise UsageError(f"unknown engine {name!r}; {nearest(name, [AUTO, *known])}")
+        if name not in known and ":" not in name:
+            raise UsageError(f"unknown engine {name!r}; {nearest(name, [AUTO, *known])}; or pkg.mod:Attr, file.py:Attr")
         return create(name, root, chosen)
     await _check_alive(root, chosen)
     for candidate in known:
@@ -84,7 +87,7 @@ def create(name: str, url: str, options: EngineOptions) -> Engine:
         EnvironmentProblem: it cannot be imported.
     """
     own = {**_BUILTIN, **_LAST}
-    target = f"kvverify.live.engines.{own[name]}" if name in own else _plugins()[name]
+    target = f"kvverify.live.engines.{own[name]}" if name in own else _plugins().get(name, name)
     factory = _factory(name, target)
     try:
         inspect.signature(factory).bind(url, options)
@@ -133,9 +136,11 @@ async def _check_alive(url: str, options: EngineOptions) -> None:
 
 
 def _factory(name: str, target: str) -> Callable[..., Any]:
-    module, _, attribute = target.partition(":")
+    where, _, attribute = target.rpartition(":")
+    if where.endswith(".py") and not Path(where).is_file():
+        raise UsageError(f"engine {name!r}: no file {where!r} (looked in {Path.cwd()})")
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = import_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:

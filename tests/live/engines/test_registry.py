@@ -189,3 +189,14 @@ def test_a_plug_in_that_breaks_the_contract(tmp_path: Path, monkeypatch: pytest.
     install(tmp_path, monkeypatch, target, **words)
     with serve(Routes()) as url, pytest.raises(error, match=match):
         found(url)
+
+
+def test_a_plug_in_of_a_file_is_named_by_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "own_engine.py"
+    file.write_text(PLUGIN.format(second="", detects="False"))
+    with serve(Routes()) as url:
+        assert found(url, f"{file}:Mine") == "mine"
+        with pytest.raises(EnvironmentProblem, match="cannot be imported"):
+            found(url, f"{file}:Other")
+        with pytest.raises(UsageError, match=r"no file .*missing\.py"):
+            found(url, f"{tmp_path}/missing.py:Mine")
