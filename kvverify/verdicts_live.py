@@ -6,7 +6,7 @@ the last gate count; a difference that was once proved stays one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kvverify.events import (
@@ -54,24 +54,38 @@ def live_reasons(seen: list[Event]) -> list[Reason]:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """Which requests of which arms are proved to have come from the tier of their arm."""
+    """What gates prove: ``by_request`` the last gate of every (arm, round, request), ``counting`` the comparisons that can decide.
+
+    A comparison counts by the gates that were there before it: a later attempt proves nothing of an earlier one.
+    """
 
     by_request: dict[tuple[str, int, int], GateEvaluated]
+    counting: frozenset[ReplayCompared]
 
     @classmethod
     def of(cls, seen: Iterable[Event]) -> Proofs:
-        """Return the last gate of every request and pass."""
-        return cls({(e.arm, e.round, e.request): e for e in seen if isinstance(e, GateEvaluated)})
-
-    def proved(self, arm: str, round_: int, request: int) -> bool:
-        """Is there a gate, and is every one that concerns this request satisfied?"""
-        keys = ((arm, round_, request), (arm, round_, WHOLE_PASS))
-        gates = [self.by_request[key] for key in keys if key in self.by_request]
-        return bool(gates) and all(gate.satisfied for gate in gates)
+        """Go through the events in order."""
+        gates: dict[tuple[str, int, int], GateEvaluated] = {}
+        counting = []
+        for e in seen:
+            if isinstance(e, GateEvaluated):
+                gates[e.arm, e.round, e.request] = e
+            elif isinstance(e, ReplayCompared) and not e.refused and _proved(gates, e):
+                counting.append(e)
+        return cls(gates, frozenset(counting))
 
     def counts(self, e: ReplayCompared) -> bool:
         """Can this comparison decide anything?"""
-        return not e.refused and all(self.proved(arm, e.round, e.request) for arm in (e.base, e.arm))
+        return e in self.counting
+
+
+def _proved(gates: Mapping[tuple[str, int, int], GateEvaluated], e: ReplayCompared) -> bool:
+    """Is there a gate of both arms, and is every one that concerns this request satisfied?"""
+    for arm in (e.base, e.arm):
+        own = [gates[key] for key in ((arm, e.round, e.request), (arm, e.round, WHOLE_PASS)) if key in gates]
+        if not own or not all(gate.satisfied for gate in own):
+            return False
+    return True
 
 
 def floors(seen: Iterable[Event]) -> dict[tuple[str, int, int], ReplayCompared]:
@@ -121,7 +135,8 @@ def pair_reasons(seen: list[Event], base: str, arm: str, what: str) -> list[Reas
     judged = [e for e in seen if isinstance(e, ReplayCompared) and e.judged]
     compared = [e for e in judged if (e.base, e.arm, e.what) == (base, arm, what)]
     proofs, found = Proofs.of(seen), []
-    if refused := [e for e in compared if e.refused]:
+    last = {(e.round, e.request): e for e in compared}.values()  # a later attempt may do what an earlier one could not
+    if refused := [e for e in last if e.refused]:
         why = _short("; ".join(dict.fromkeys(e.refused for e in refused)))
         found.append(Reason(Verdict.INCONCLUSIVE, f"{arm} against {base}: {len(refused)} not compared: {why}"))
     usable = [e for e in compared if proofs.counts(e)]

@@ -194,9 +194,9 @@ def _pair_verdict(seen: list[Event], base: str, arm: str, what: str) -> tuple[Ve
     """Return the verdict of one pair by itself; its gates' reasons stand elsewhere and are not repeated."""
     reasons, proofs = pair_reasons(seen, base, arm, what), Proofs.of(seen)
     judged = [e for e in seen if isinstance(e, ReplayCompared) and e.judged]
-    own = [e for e in judged if (e.base, e.arm, e.what) == (base, arm, what) and not e.refused]
-    open_ = sum(not proofs.counts(e) for e in own)
-    texts = _texts(reasons) + ([f"{open_} of {len(own)} comparisons are not proved"] if open_ else [])
+    last = {(e.round, e.request): e for e in judged if (e.base, e.arm, e.what) == (base, arm, what)}.values()
+    open_ = sum(not proofs.counts(e) and not e.refused for e in last)
+    texts = _texts(reasons) + ([f"{open_} of {len(last)} comparisons are not proved"] if open_ else [])
     verdicts = [Verdict.PASS, *(r.verdict for r in reasons), *([Verdict.INCONCLUSIVE] if open_ else [])]
     return worst(verdicts), texts
 

@@ -102,6 +102,18 @@ def test_the_last_gate_of_a_request_counts() -> None:
     assert verdict_of(run(*CLEAN, gate("dram", 0, "no bytes"))) is Verdict.INCONCLUSIVE
 
 
+def test_a_later_attempt_proves_nothing_of_an_earlier_comparison() -> None:
+    different = compared("dram", difference=1.0)
+    assert verdict_of(run(*CLEAN[:5], gate("dram", 0, "no bytes"), CLEAN[-2], different, *CLEAN)) is Verdict.PASS
+    assert verdict_of(run(*CLEAN[:-1], different, gate("dram", 0, "no bytes"))) is Verdict.FAIL
+
+
+def test_a_later_attempt_makes_up_for_what_could_not_be_compared() -> None:
+    refused = replace(compared("dram"), refused="no digest")
+    assert verdict_of(run(refused, *CLEAN)) is Verdict.PASS
+    assert verdict_of(run(*CLEAN, refused)) is Verdict.INCONCLUSIVE
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [

@@ -87,8 +87,8 @@ def test_the_excess_is_measured_where_anything_differs_and_over_proved_requests_
     found: list[Event] = []
     _measure([*known, *(compared(n) for n in range(20))], found.append, 0)
     assert found == []
+    known.append(GateEvaluated(arm="dram", round=0, request=0, reasons=["no bytes"]))
     noisy = [*known, *(compared(n, difference=0.5) for n in range(20))]
-    noisy.append(GateEvaluated(arm="dram", round=0, request=0, reasons=["no bytes"]))
     _measure(noisy, found.append, 0)
     largest = next(e for e in found if isinstance(e, ExcessMeasured))
     assert (largest.requests, largest.excess, largest.low) == (19, 0.5, 0.5)
