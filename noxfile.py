@@ -74,7 +74,7 @@ def roundtrip(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run kvverify's own tests, those on the real LMCache and vLLM kernels included: their absence fails here."""
     session.run(stacks_python(session), "-c", IMPORT_ALL, env=QUIET, external=True)
-    env = {**QUIET, "OMP_NUM_THREADS": "1", "KVVERIFY_REQUIRE": "torch,lmcache,vllm"}
+    env = {**QUIET, "OMP_NUM_THREADS": "1", "KVVERIFY_REQUIRE": "torch,lmcache,vllm,openai,httpx2,prometheus_client"}
     session.run(
         stacks_python(session),
         "-m",

@@ -7,6 +7,7 @@ session that installs them sets it, so that a broken installation cannot pass as
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from types import ModuleType
 
@@ -30,6 +31,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "kvverify-tests"))
 pytest_plugins = ["pytester"]
 
 MARKERS = {"torch": "needs_torch", "lmcache": "needs_stack", "vllm": "needs_stack", "gpu": "needs_gpu"}
+
+
+def pytest_configure() -> None:
+    """Refuse to begin where a required module is missing: some test modules skip themselves for want of it."""
+    required = [name for name in os.environ.get("KVVERIFY_REQUIRE", "").split(",") if name]
+    missing = [name for name in required if importlib.util.find_spec(name) is None]
+    if missing:
+        raise pytest.UsageError(f"required here (KVVERIFY_REQUIRE) and not installed: {', '.join(missing)}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
