@@ -1,9 +1,10 @@
-"""Sessions: roundtrip (the main job), tests, lint, types, minimums, stacks, bench.
+"""Sessions: roundtrip (the main job), tests, live, lint, types, minimums, stacks, bench.
 
     pip install nox
     nox -s roundtrip                                    verify real copy kernels; arguments after -- go to the campaign
     nox -s roundtrip -- --kernel torch --budget 60s
     nox -s tests                                        kvverify's own tests
+    nox -s live                                         kvverify against real servers, vLLM and LMCache on the CPU
 
 Sessions that need torch, LMCache and vLLM share one environment, .nox/stacks, built once from requirements/. On a machine whose
 interpreter already has a GPU build of torch, `roundtrip` uses that very interpreter instead, installs nothing into it, and verifies the
@@ -38,6 +39,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 
 STACKS = HERE / ".nox" / "stacks"
 SIDE = HERE / ".nox" / "side"
+LIVE = HERE / ".nox" / "live"
 REQUIREMENTS = HERE / "requirements"
 QUIET = {
     "LMCACHE_TRACK_USAGE": "false",
@@ -83,6 +85,20 @@ def tests(session: nox.Session) -> None:
         env=env,
         external=True,
     )
+
+
+@nox.session(venv_backend="none")
+def live(session: nox.Session) -> None:
+    """Start real servers with a second KV tier, vLLM's CPU build and LMCache, and hold tier-diff and doctor against them."""
+    python = live_python(session)
+    runs = Path(f"runs/live-{time.strftime('%Y%m%dT%H%M%S')}").resolve()
+    env = {**QUIET, "KVVERIFY_LIVE": str(runs), "KVVERIFY_LIVE_MODEL": str(LIVE / "smollm2")}
+    junit = runs / "junit.xml"
+    pytest = [python, "-m", "pytest", "tests/live/real", "-v", "--timeout", "1200", "--durations", "0"]
+    session.run(*pytest, f"--junitxml={junit}", *session.posargs, env=env, external=True)
+    if executed_tests(junit) == 0:
+        session.error("no test executed")
+    session.log(f"reports and the servers' logs: {runs}")
 
 
 @nox.session
@@ -149,6 +165,24 @@ def stacks_python(session: nox.Session) -> str:
         pins = ["-c", "requirements/stacks.txt", "-c", "requirements/tools.txt"]
         session.run(python, "-m", "pip", "install", "--quiet", *pins, "-e", ".[dev,live]", env=QUIET, external=True)
         _done("kvverify", "../pyproject.toml", "stacks.txt", "tools.txt")
+    return python
+
+
+def live_python(session: nox.Session) -> str:
+    """Return the interpreter of the environment of real servers; build it, and the model's checkpoint, where files changed."""
+    python = str(LIVE / "bin" / "python")
+    files = ("live.txt", "live-no-deps.txt", "../pyproject.toml", "../tests/live/real/checkpoint.py")
+    if _changed("live", *files, folder=LIVE):
+        session.run(sys.executable, "-m", "virtualenv", "--quiet", "--clear", str(LIVE), external=True)
+        pip = [python, "-m", "pip", "install", "--quiet"]
+        session.run(*pip, "-r", "requirements/live.txt", env=QUIET, external=True)
+        # of other torch versions than the one installed; vLLM takes them for its own and fails
+        unwanted = ["torchvision", "torchaudio", "torchcodec"]
+        session.run(python, "-m", "pip", "uninstall", "--quiet", "--yes", *unwanted, env=QUIET, external=True)
+        session.run(*pip, "--no-deps", "-r", "requirements/live-no-deps.txt", env=QUIET, external=True)
+        session.run(*pip, "-c", "requirements/live.txt", "-e", ".", env=QUIET, external=True)
+        session.run(python, "tests/live/real/checkpoint.py", str(LIVE / "smollm2"), env=QUIET, external=True)
+        _done("live", *files, folder=LIVE)
     return python
 
 
@@ -221,13 +255,13 @@ def _state(*names: str) -> str:
     return hashlib.sha256(files + sys.version.encode()).hexdigest()
 
 
-def _changed(part: str, *names: str) -> bool:
-    stamp = STACKS / f"{part}.state"
+def _changed(part: str, *names: str, folder: Path = STACKS) -> bool:
+    stamp = folder / f"{part}.state"
     return not stamp.is_file() or stamp.read_text() != _state(*names)
 
 
-def _done(part: str, *names: str) -> None:
-    (STACKS / f"{part}.state").write_text(_state(*names))
+def _done(part: str, *names: str, folder: Path = STACKS) -> None:
+    (folder / f"{part}.state").write_text(_state(*names))
 
 
 def _installed(module: str) -> bool:

@@ -120,7 +120,7 @@ def test_core_dependencies_are_few_and_have_lower_bounds_only() -> None:
 def test_the_third_party_packages_are_pinned_exactly() -> None:
     lines = [
         line.split("#")[0].strip()
-        for name in ("stacks.txt", "stacks-no-deps.txt", "tools.txt")
+        for name in ("stacks.txt", "stacks-no-deps.txt", "live.txt", "live-no-deps.txt", "tools.txt")
         for line in (ROOT / "requirements" / name).read_text().splitlines()
     ]
     requirements = [line for line in lines if line]
