@@ -200,12 +200,14 @@ def session_reasons(seen: list[Event]) -> list[Reason]:
 def _bar(seen: list[Event]) -> list[Reason]:
     """Return why the isolation test is below its bar: of all sessions in all rounds three quarters must count (480 of 640)."""
     start = next((e for e in seen if isinstance(e, RunStarted) and e.command == "isolation"), None)
-    sessions, rounds = (start.options.get(name, 0) for name in ("sessions", "rounds")) if start else (0, 0)
+    if start is None:
+        return []
+    sessions, rounds = (int(start.options.get(name, 0)) for name in ("sessions", "rounds"))
     checked = {
         (e.session, e.round): e for e in seen if isinstance(e, SessionChecked) and e.session.startswith("session ")
     }
     counting = sum(e.qualified and bool(e.from_tier) for e in checked.values())
-    need = -(-3 * sessions * rounds // 4)
+    need = max(1, -(-3 * sessions * rounds // 4))
     if counting >= need:
         return []
     text = f"{counting} of {sessions} sessions x {rounds} rounds count, at least {need} must: right from HBM, and proved to come from below"

@@ -182,6 +182,11 @@ def test_foreign_content_fails_even_of_a_session_that_did_not_qualify() -> None:
     assert verdict_of(run(command="isolation")) is Verdict.INCONCLUSIVE
 
 
+def test_a_right_answer_without_proof_of_its_tier_is_no_pass() -> None:
+    """A log whose options do not say how many sessions there were passed with one answer that nothing proved."""
+    assert verdict_of(run(session(), command="isolation")) is Verdict.INCONCLUSIVE
+
+
 @pytest.mark.parametrize(
     ("outcome", "verdict"), [("ok", Verdict.PASS), ("fault", Verdict.FAIL), ("unknown", Verdict.INCONCLUSIVE)]
 )
