@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "replay": ("kvverify.cli.replay", "Run the sequence of a failure file again."),
     "lab": ("kvverify.cli.lab", "Serve a small model with a tiered KV cache, to try kvverify on; no serving engine."),
+    "demo": ("kvverify.cli.demo", "Show all of it against the lab, without a GPU, in about two minutes."),
     "report": ("kvverify.cli.report", "Make the reports of a run again from its events."),
 }
 

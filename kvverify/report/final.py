@@ -21,7 +21,7 @@ from kvverify.verdicts import differs
 
 MOST_FAILURES = 10  # with all details; the report has the rest
 MOST_ROWS = 40
-_STYLES = {
+STYLES = {
     Verdict.PASS: "bold green",
     Verdict.FAIL: "bold red",
     Verdict.INCONCLUSIVE: "bold yellow",
@@ -39,7 +39,7 @@ def print_summary(summary: Summary, run: Path, report: Path | None = None, file:
         console = Console(file=file, highlight=False, markup=False, width=1000)  # a pipe has no width to fold to
     for section in summary.live.sections if summary.live else []:
         if section.brief:
-            console.print(_section(section))
+            console.print(section_table(section))
             console.print()
     for kernel in summary.mixes:
         console.print(_coverage(summary, kernel))
@@ -62,7 +62,7 @@ def print_summary(summary: Summary, run: Path, report: Path | None = None, file:
         console.print()
     if summary.gpu:
         _line(console, f"GPU: {gpu_line(summary.gpu)}")
-    _line(console, verdict_line(summary), _STYLES[summary.verdict])
+    _line(console, verdict_line(summary), STYLES[summary.verdict])
     for reason in summary.reasons:
         _line(console, f"  {reason.verdict}: {reason.text}")
     if report is not None:
@@ -150,7 +150,8 @@ def _live_json(live: Live) -> dict[str, Any]:
     return {"line": live.line, "tables": tables, "cases": [dataclasses.asdict(case) for case in live.cases]}
 
 
-def _section(section: Section) -> Table:
+def section_table(section: Section) -> Table:
+    """Return a table for the console."""
     table = Table(title=section.title, title_justify="left", box=None)
     for number, heading in enumerate(section.head):
         table.add_column(heading, justify="right" if number in section.numbers else "left")

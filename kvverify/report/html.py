@@ -28,7 +28,7 @@ MOST_FAILURES = 200
 def render_html(summary: Summary, run: Path) -> str:
     """Return the page about the run in folder ``run``."""
     most_sequences = max(summary.lengths.values(), default=1)
-    return _template().render(
+    return template("page.html.j2").render(
         s=summary,
         run=str(run),
         verdict_line=verdict_line(summary),
@@ -50,17 +50,25 @@ def render_html(summary: Summary, run: Path) -> str:
 
 
 @cache
-def _template() -> Template:
+def template(name: str) -> Template:
+    """Return a template of this package; what it is given is escaped, and what a browser would drop is shown."""
     import jinja2
 
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FunctionLoader(_source),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(size=size, duration=duration, count=_count)
     environment.globals.update(fault_cell=fault_cell)
-    # what a string holds is shown, also where a browser would drop it
     environment.finalize = _shown
-    return environment.from_string(files("kvverify.report").joinpath("page.html.j2").read_text(encoding="utf-8"))
+    return environment.get_template(name)
+
+
+def _source(name: str) -> str:
+    return files("kvverify.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _shown(value: Any) -> Any:
