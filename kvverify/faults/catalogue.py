@@ -200,6 +200,7 @@ _COPY_FAULTS: tuple[Fault, ...] = (
         ("ai-dynamo/dynamo#15079", "vllm-project/vllm#52234", "ai-dynamo/nixl#1696"),
         "ids",
         reported.SwallowedError,
+        reported.has_third_slot,
     ),
     Fault(
         "F21",
@@ -299,7 +300,15 @@ _OWN_FAULTS: tuple[Fault, ...] = (
     ),
     Fault("K09", "loads-twice", "the next store repeats the last load", (), "order", own.LoadsTwice),
     Fault("K10", "stale-cache", "a slot is cached at its first load and never again", (), "results", own.StaleCache),
-    Fault("K11", "drops-repeated", "a slot named twice in a load is read once", (), "ids", own.DropsRepeated),
+    Fault(
+        "K11",
+        "drops-repeated",
+        "a slot named twice in a load is read once",
+        (),
+        "ids",
+        own.DropsRepeated,
+        own.has_two_whole_slots,
+    ),
     Fault(
         "K12",
         "seventeenth-dropped",

@@ -136,9 +136,10 @@ class HostInt32(Planted):
         return found
 
 
-def has_far_slots(_traits: Traits, layout: Layout) -> str | None:
-    """K04 needs host rows beyond 2^31 bytes, which sparse layouts come with."""
-    return None if layout.usable_blocks is not None else "the host tier is smaller than 2 GiB"
+def has_far_slots(traits: Traits, layout: Layout) -> str | None:
+    """K04 needs host rows beyond 2^31 bytes: the third on beside sparse layouts, where slots are cheap enough to have so many."""
+    small = layout.host_slot_bytes() * traits["blocks_per_slot"] <= 640 << 10
+    return None if layout.usable_blocks is not None and small else "the host tier is smaller than 2 GiB"
 
 
 class SortsItsArguments(Planted):
@@ -277,6 +278,12 @@ class DropsRepeated(Planted):
         per_slot = int(getattr(self.kernel, "blocks_per_slot", 1))
         first = [i for i, slot in enumerate(slots) if slots.index(slot) == i]
         copy([slots[i] for i in first], [b for i in first for b in blocks[i * per_slot : (i + 1) * per_slot]])
+
+
+def has_two_whole_slots(traits: Traits, layout: Layout) -> str | None:
+    """K11 needs a load that names one full slot twice, and its destinations are distinct."""
+    fits = len(layout.blocks) >= 2 * traits["blocks_per_slot"]
+    return None if fits else "too few blocks to load one slot into two places"
 
 
 class SeventeenthDropped(Planted):

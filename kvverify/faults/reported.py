@@ -288,6 +288,13 @@ class SwallowedError(Planted):
         copy(left_slots, left_blocks)
 
 
+def has_third_slot(traits: Traits, layout: Layout) -> str | None:
+    """F16 needs three slots in one load, whose destinations are distinct; the last slot may hold one block if partly filled."""
+    per_slot = int(traits["blocks_per_slot"])
+    needed = 2 * per_slot + (1 if traits.get("partial_slots", False) else per_slot)
+    return None if len(layout.blocks) >= needed else "too few blocks for a load of three slots"
+
+
 class NoLoad(Planted):
     """F21: a load does nothing and returns."""
 

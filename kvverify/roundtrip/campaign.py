@@ -172,12 +172,8 @@ class Campaign:
             document, layout = to_document(recipe), place(recipe)
             answer = lane.child.describe(document)
             lane.slow = lane.slow or answer["slow"]
-            if answer["reason"] is not None:
-                refused[layout.name] = answer["reason"]
-            elif len(layout.groups) > 1 and not answer["groups"]:
-                refused[layout.name] = (
-                    f"{len(layout.groups)} block tables, and the kernel does not declare groups = True"
-                )
+            if (reason := unusable(layout, answer)) is not None:
+                refused[layout.name] = reason
             elif answer["slow"] and len(layout.layers) > _SLOW_LAYERS and len(self.plan.recipes) > 1:
                 refused[layout.name] = (
                     f"{len(layout.layers)} layers take a kernel in an interpreter too long; name it with --layout"
@@ -282,6 +278,18 @@ class Campaign:
         if (lane.source.name, number, outcome.fingerprint) in known:
             return
         self._emit(failure_found(failure, number, lane.source.name, target.layout.name, path))
+
+
+def unusable(layout: Layout, answer: dict[str, Any]) -> str | None:
+    """Return None where programs can exercise a kernel on ``layout``, else why not; ``answer`` is of ``describe``."""
+    if answer["reason"] is not None:
+        return str(answer["reason"])
+    if len(layout.groups) > 1 and not answer["groups"]:
+        return f"{len(layout.groups)} block tables, and the kernel does not declare groups = True"
+    per_slot = answer["blocks_per_slot"]
+    if len(layout.blocks) < per_slot and not answer["partial_slots"]:  # stores alone would pass for a verified layout
+        return f"{len(layout.blocks)} blocks, and a load of this kernel takes {per_slot} or more"
+    return None
 
 
 def shape_for(layout: Layout, answer: dict[str, Any]) -> Shape:

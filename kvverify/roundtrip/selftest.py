@@ -36,7 +36,7 @@ from kvverify.layout.place import place
 from kvverify.layout.placement import Layout
 from kvverify.layout.pool import campaign_pool
 from kvverify.layout.recipe import Recipe
-from kvverify.roundtrip.campaign import SaveFailure, failure_found, shape_for
+from kvverify.roundtrip.campaign import SaveFailure, failure_found, shape_for, unusable
 from kvverify.roundtrip.child import Child, Unavailable
 from kvverify.roundtrip.collect import collected
 from kvverify.roundtrip.failure import FailureFile, failure_document
@@ -180,8 +180,7 @@ class _Lane:
             planted, self._child.fault = self._child.fault, ""
             target.answer = self._child.describe(target.recipe)
             self._child.fault = planted
-            if target.answer["reason"] is None and len(target.layout.groups) > 1 and not target.answer["groups"]:
-                target.answer["reason"] = "several block tables, and the kernel does not declare groups = True"
+            target.answer["reason"] = unusable(target.layout, target.answer)
         return target.answer["reason"] is None
 
     def _plant_all(self) -> None:

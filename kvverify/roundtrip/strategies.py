@@ -32,7 +32,7 @@ _CODES = (1 << 24) - 1  # beyond 24 bits Hypothesis draws small numbers most of 
 # that a resumed run, which has loaded others, draws the very same programs.
 _BASE = int.from_bytes(hashlib.sha512(b"kvverify").digest(), "big") << 1024
 _RACING = 0.2  # of the draws of a GPU campaign are phrases that meet a busy stream: three of four programs hold one
-_SLOW_BLOCKS = 6  # blocks in one call for kernels that run in an interpreter
+_SLOW_SLOTS = 6  # in one call, for kernels that run in an interpreter
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _load(rng: Random, shape: Shape, model: Model) -> Step:
     group = model.stored[first][0]
     whole = [s for s, held in model.stored.items() if held == (group, shape.blocks_per_slot)]
     slots, blocks = [first], model.stored[first][1]
-    room = min(len(shape.blocks), _SLOW_BLOCKS if shape.slow else len(shape.blocks))
+    room = _most(shape, len(shape.blocks))
     if whole:
         # every slot but the last must be full; sources may repeat
         wanted = _count(rng, shape, 1 + (room - blocks) // shape.blocks_per_slot) - 1
@@ -145,13 +145,18 @@ def _load(rng: Random, shape: Shape, model: Model) -> Step:
 
 
 def _load_all(rng: Random, shape: Shape, model: Model) -> Step:
-    group = model.stored[_pick(rng, _loadable(shape, model))][0]
-    whole = tuple(s for s, held in model.stored.items() if held == (group, shape.blocks_per_slot))
-    room = min(len(shape.blocks), _SLOW_BLOCKS) if shape.slow else len(shape.blocks)
-    slots = _choose(rng, whole, max(1, room // shape.blocks_per_slot))
-    if len(slots) * shape.blocks_per_slot > len(shape.blocks) or not slots:
+    """Fill the pool with all that fits: full slots, and one that is partly filled behind them."""
+    group, per_slot = model.stored[_pick(rng, _loadable(shape, model))][0], shape.blocks_per_slot
+    held_of = {slot: held for slot, (owner, held) in model.stored.items() if owner == group}
+    room = _most(shape, len(shape.blocks))
+    slots = _choose(rng, tuple(s for s, held in held_of.items() if held == per_slot), room // per_slot)
+    if not slots:
         return _load(rng, shape, model)
-    return Load(slots, _choose(rng, shape.blocks, len(slots) * shape.blocks_per_slot), group)
+    blocks = per_slot * len(slots)
+    if parts := [s for s, held in held_of.items() if held < per_slot and blocks + held <= room]:
+        slots = (*slots, _pick(rng, parts))
+        blocks += held_of[slots[-1]]
+    return Load(slots, _choose(rng, shape.blocks, blocks), group)
 
 
 def _load_part(rng: Random, shape: Shape, model: Model) -> Step:
@@ -177,7 +182,7 @@ def _check(rng: Random, shape: Shape, model: Model) -> Step:
 
 def _count(rng: Random, shape: Shape, most: int, *, often_small: bool = True) -> int:
     """Draw a number of blocks from 1 to ``most``: small ones, and those around chunk, batch and pool borders."""
-    most = max(1, min(most, _SLOW_BLOCKS * shape.blocks_per_slot) if shape.slow else most)
+    most = max(1, _most(shape, most))
     per_slot = shape.blocks_per_slot
     borders = {
         1,
@@ -200,6 +205,11 @@ def _count(rng: Random, shape: Shape, most: int, *, often_small: bool = True) ->
     # half of what is filled and loaded is small: it costs little, and most faults show in it as well
     index = _up_to(rng, (2 if often_small else 1) * len(choices) - 1)
     return choices[index] if index < len(choices) else choices[(index - len(choices)) % min(3, len(choices))]
+
+
+def _most(shape: Shape, blocks: int) -> int:
+    """Return ``blocks``, or as many of them as one call of a slow kernel gets."""
+    return min(blocks, _SLOW_SLOTS * shape.blocks_per_slot) if shape.slow else blocks
 
 
 def _choose(rng: Random, numbers: Ids, count: int) -> Ids:

@@ -47,9 +47,9 @@ def pool() -> tuple[Layout, ...]:
     return tuple(place(recipe) for recipe in campaign_pool())
 
 
-def showing(fault: Fault) -> Iterator[Layout]:
+def showing(fault: Fault, per_slot: int = 1) -> Iterator[Layout]:
     """Layouts that can show ``fault`` with the torch reference."""
-    traits = traits_of(fault.plant(reference()))
+    traits = traits_of(fault.plant(reference(per_slot)))
     return (layout for layout in pool() if fault.shows_on(traits, layout) is None)
 
 
@@ -69,12 +69,12 @@ def hunt(make: Callable[[], CopyKernel], layout: Layout, examples: int = EXAMPLE
     return outcome
 
 
-def hunted(fault: Fault, layouts: int = 3) -> Outcome:
+def hunted(fault: Fault, layouts: int = 3, per_slot: int = 1) -> Outcome:
     """Plant ``fault`` into the torch reference and look for it in the first layouts that can show it."""
     outcome = Outcome()
-    for layout, number in zip(showing(fault), range(layouts), strict=False):
+    for layout, number in zip(showing(fault, per_slot), range(layouts), strict=False):
         # other programs on each: layouts of one shape would get the same ones
-        outcome = hunt(lambda: fault.plant(reference()), layout, seed=11 + number)
+        outcome = hunt(lambda: fault.plant(reference(per_slot)), layout, seed=11 + number)
         if outcome.failed:
             return outcome
     return outcome

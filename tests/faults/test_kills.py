@@ -9,8 +9,11 @@ import pytest
 
 from kvverify.faults.catalogue import catalogue, fault_named
 from kvverify.faults.fault import Fault
+from kvverify.roundtrip.campaign import shape_for
+from kvverify.roundtrip.collect import collected
 from kvverify.roundtrip.outcome import Outcome
-from tests.faults.hunting import hunt, hunted, pool, reference, showing
+from kvverify.roundtrip.program import Load
+from tests.faults.hunting import hunt, hunted, pool, reference, showing, traits_of
 
 PLANTABLE = [fault for fault in catalogue() if not fault.out_of_reach("cpu")]
 
@@ -19,6 +22,31 @@ PLANTABLE = [fault for fault in catalogue() if not fault.out_of_reach("cpu")]
 def test_fault_is_killed_by_the_oracle(fault: Fault, torch: ModuleType) -> None:
     outcome = hunted(fault)
     assert outcome.kind in fault.checks, f"{outcome.kind or 'survived'}: {outcome.headline}"
+
+
+@pytest.mark.parametrize("per_slot", [2, 4, 16])
+@pytest.mark.parametrize("fault", PLANTABLE, ids=lambda f: f"{f.id}-{f.name}")
+def test_fault_is_killed_whatever_number_of_blocks_a_slot_holds(fault: Fault, per_slot: int, torch: ModuleType) -> None:
+    # F16 and K11 were looked for with 4 blocks a slot where no load can name two slots
+    if next(showing(fault, per_slot), None) is None:
+        assert fault.id == "K12"  # 17 full slots: pools hold 33 blocks at most
+        return
+    outcome = hunted(fault, per_slot=per_slot)
+    assert outcome.kind in fault.checks, f"{outcome.kind or 'survived'}: {outcome.headline}"
+
+
+@pytest.mark.parametrize("partly", [True, False])
+@pytest.mark.parametrize("per_slot", [2, 4])
+def test_faults_of_several_slots_are_looked_for_exactly_where_loads_name_so_many(
+    per_slot: int, partly: bool, torch: ModuleType
+) -> None:
+    traits = {**traits_of(reference(per_slot)), "partial_slots": partly}
+    for layout in {len(x.blocks): x for x in pool()}.values():
+        programs = collected(shape_for(layout, traits), 3, 96)
+        loads = [step.slots for program in programs for step in program.steps if isinstance(step, Load)]
+        named = {"F16": any(len(s) > 2 for s in loads), "K11": any(len(set(s)) < len(s) for s in loads)}
+        shown = {fault: fault_named(fault).shows_on(traits, layout) is None for fault in named}
+        assert shown == named, f"{len(layout.blocks)} blocks"
 
 
 def test_the_clean_reference_passes_where_the_faults_were_found(torch: ModuleType) -> None:

@@ -202,3 +202,24 @@ class HoldsUntilClosed(CutsTheTail):
     def close(self) -> None:
         HoldsUntilClosed.taken = False
         super().close()
+
+
+class WholeSlots(TorchReference):
+    """Takes eight blocks to a slot and fills every slot, which is no fault; a load does nothing, which is one."""
+
+    name = "whole-slots"
+    partial_slots = False
+
+    def __init__(self, blocks_per_slot: int = 8) -> None:
+        super().__init__(blocks_per_slot)
+
+    def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None: ...
+
+    def load_part(self, slot: int, first: int, block_ids: Sequence[int], *, group: int = 0) -> None: ...
+
+
+class HugeSlots(WholeSlots):
+    """More blocks to a slot than any of the first layouts has."""
+
+    def __init__(self) -> None:
+        super().__init__(64)

@@ -168,6 +168,18 @@ def test_a_host_tier_that_is_not_handed_out_is_named_in_the_report(torch: Module
     assert verdict_of([*events, RunFinished(seconds=1.0)]) is Verdict.PASS
 
 
+def test_a_layout_without_room_for_one_load_is_refused_and_never_passes(torch: ModuleType) -> None:
+    # stores alone compared bytes, so a kernel that loads nothing passed where a slot takes more blocks than there are
+    events, files = run_campaign(f"{EVIL}:WholeSlots", examples=16)
+    (started,) = of_type(events, CampaignStarted)
+    blocks = {place(r).name: len(place(r).blocks) for r in RECIPES}
+    assert {name for name, count in blocks.items() if count < 8} == set(started.refused)
+    assert "7 blocks, and a load of this kernel takes 8 or more" in started.refused.values()
+    assert files
+    events, _ = run_campaign(f"{EVIL}:HugeSlots", examples=16)
+    assert verdict_of([*events, RunFinished(seconds=1.0)]) is Verdict.INCONCLUSIVE
+
+
 def kvverify(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kvverify", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
