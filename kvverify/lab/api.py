@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, closing, contextmanager
+from contextlib import aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -191,20 +191,24 @@ class Api:
         loop, made = asyncio.get_running_loop(), asyncio.Queue[Step | None]()
         gone = threading.Event()
 
+        def tell(call: Callable[..., None], *given: Step | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed: the server has ended, and nobody waits
+                loop.call_soon_threadsafe(call, *given)
+
         def started() -> None:
             self._engine.counters.waiting -= 1
 
         def work() -> None:
-            loop.call_soon_threadsafe(started)
+            tell(started)
             with closing(self._engine.answer(request, top)) as steps:
                 for step in steps:
-                    loop.call_soon_threadsafe(made.put_nowait, step)
+                    tell(made.put_nowait, step)
                     if gone.is_set():
                         break
 
         self._engine.counters.waiting += 1
         done = self._queue.submit(work)
-        done.add_done_callback(lambda _: loop.call_soon_threadsafe(made.put_nowait, None))
+        done.add_done_callback(lambda _: tell(made.put_nowait, None))
         try:
             while (step := await made.get()) is not None:
                 yield step
