@@ -64,7 +64,7 @@ class Wave:
         if STARVED in self.arms:
             await self._starved(hbm)
         if f"{self.tier}-{CONCURRENT}" in self.arms:
-            await self._concurrent()
+            await self._concurrent(hbm)
 
     async def _cold(self) -> Pass:
         """Compute all prompts; where the engine tells digests, the first of them into blocks that held poison before."""
@@ -100,9 +100,10 @@ class Wave:
         poisoned = await self.server.empty(self.canary, flush=False)
         self._compare(hbm, await self.server.serial(STARVED, self.tier, self.items, poisoned=poisoned))
 
-    async def _concurrent(self) -> None:
+    async def _concurrent(self, serial: Pass) -> None:
         server = self.server
         hbm = await server.together(HBM_CONCURRENT, HBM, self.items)
+        self._compare(serial, hbm, judged=False)  # what sharing a batch changes belongs to the floor
         again = await server.together(HBM_CONCURRENT + AGAIN, HBM, self.items)
         self._compare(hbm, again, judged=False)
         poisoned = await server.empty(self.canary)

@@ -14,12 +14,12 @@ from kvverify.events import Event, ProblemMet, ReplayCompared, RunStarted
 from kvverify.live.engine import EngineInfo
 from kvverify.live.prompt import Prompt
 from kvverify.live.prompts import LEAST_UNITS, equal_length
-from kvverify.tierdiff.arms import Wave, nothing_possible, planned
+from kvverify.tierdiff.arms import HBM, Wave, nothing_possible, planned
 from kvverify.tierdiff.compare import measure
 from kvverify.tierdiff.connect import connect, emit_engine
 from kvverify.tierdiff.options import MOST_REQUESTS, TierDiffOptions
 from kvverify.tierdiff.server import Emit, Item, Server
-from kvverify.verdicts_live import Proofs, floors
+from kvverify.verdicts_live import CONCURRENT, Proofs, floors
 
 SHARE = 2  # prompts of one wave take at most this part of HBM, so that all of them stay there
 # numbers of prompts that are no requests; those of requests stay below
@@ -159,7 +159,13 @@ def _measure(known: Sequence[Event], emit: Callable[[Event], None], seed: int) -
     last = {(e.base, e.arm, e.round, e.request): e for e in proved if e.judged}
     for base, arm in dict.fromkeys((e.base, e.arm) for e in last.values()):
         pair = [e for e in last.values() if (e.base, e.arm) == (base, arm)]
-        own = [e for e in floor if e.base == base]
+        # two passes at once may happen to share batches alike, and the next not: what a batch changes is noise of the engine too
+        batch = [e for e in proved if CONCURRENT in base and e.base == HBM and e.arm == base]
+        own = sorted([e for e in floor if e.base == base] + batch, key=_by_difference)  # the larger of a request counts
         if any(e.different for e in [*pair, *own]):
             for measured in measure(pair, own, seed=seed):
                 emit(measured)
+
+
+def _by_difference(e: ReplayCompared) -> tuple[bool, float]:
+    return e.divergence >= 0, e.largest_difference

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvverify.errors import UsageError
-from kvverify.events import Event, ExcessMeasured, GateEvaluated, ReplayCompared
+from kvverify.events import Event, ExcessMeasured, GateEvaluated, ReplayCompared, RunFinished, RunStarted, Verdict
 from kvverify.live.engine import EngineInfo
 from kvverify.tierdiff.options import LONG_TOKENS, TierDiffOptions
 from kvverify.tierdiff.run import _arms, _finished, _lengths, _measure, _waves
+from kvverify.verdicts import verdict_of
 
 blocks = st.sampled_from([1, 16, 32, 128])
 
@@ -92,3 +93,27 @@ def test_the_excess_is_measured_where_anything_differs_and_over_proved_requests_
     _measure(noisy, found.append, 0)
     largest = next(e for e in found if isinstance(e, ExcessMeasured))
     assert (largest.requests, largest.excess, largest.low) == (19, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(("largest", "verdict"), [(4.3e-6, Verdict.PASS), (1e-3, Verdict.FAIL)])
+def test_what_sharing_a_batch_changes_is_noise_and_no_fault_of_a_tier(largest: float, verdict: Verdict) -> None:
+    """On a sound vLLM without batch invariance both passes from HBM shared batches alike, and the one from DRAM did not."""
+    arms = ("hbm", "hbm-again", "dram", "hbm-concurrent", "hbm-concurrent-again", "dram-concurrent")
+    seen: list[Event] = [
+        RunStarted(command="tier-diff", version="0", seed=0, options={}),
+        *(GateEvaluated(arm=arm, round=0, request=n) for arm in arms for n in range(20)),
+    ]
+    for n in range(20):
+        batch = ReplayCompared(
+            base="hbm", arm="hbm-concurrent", round=0, request=n, judged=False, positions=4,
+            largest_difference=4.6e-6 + n * 1e-8,
+        )  # fmt: skip
+        seen += [
+            compared(n, "hbm-again"),
+            compared(n),
+            batch,
+            compared(n, "hbm-concurrent-again", base="hbm-concurrent"),
+            compared(n, "dram-concurrent", base="hbm-concurrent", difference=largest + n * 1e-8),
+        ]
+    _measure(list(seen), seen.append, 0)
+    assert verdict_of([*seen, RunFinished(seconds=1.0)]) is verdict
