@@ -16,13 +16,22 @@ from kvverify.cli import main as edge
 from kvverify.lab.plants import PLANTS
 
 
+def _heed_interrupts() -> None:
+    # a job in the background of a shell ignores them, and its children inherit that
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_it_says_that_it_is_no_serving_engine_and_serves(torch: ModuleType) -> None:
     command = [sys.executable, "-m", "kvverify", "lab", "--port", "0", "--plant", "F21", "--hbm-blocks", "16"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=_heed_interrupts) as process:  # noqa: PLW1509
         assert process.stdout is not None
-        line = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, complaint = process.communicate(timeout=30)
+        try:
+            line = process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, complaint = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert "no serving engine" in line
     assert "with the fault F21 noop-or-unindexed: a load copies nothing and is counted" in line
     assert re.search(r"http://127\.0\.0\.1:\d+ serves lab-tiny, turboquant_4bit_nc, 16 HBM blocks of 32 tokens", line)
