@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import sys
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -139,7 +140,13 @@ def upload(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]], device: torc
 
 def triton_kernels(device: torch.device) -> ModuleType | None:
     """Return the module of the kernels where Triton can run them: compiled on a GPU, interpreted on a CPU if that was asked for."""
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if importlib.util.find_spec("triton") is None or (device.type == "cpu") is not interpreted:
+    if importlib.util.find_spec("triton") is None or (device.type == "cpu") is not _interpreting():
         return None
     return importlib.import_module("kvverify.arena.payload_triton")
+
+
+def _interpreting() -> bool:
+    """Is everything interpreted? What was imported before the variable was set stays compiled, and the two do not mix."""
+    language = sys.modules.get("triton.language")
+    asked = os.environ.get("TRITON_INTERPRET") == "1"
+    return asked and (language is None or type(language.sum).__name__ == "InterpretedFunction")
