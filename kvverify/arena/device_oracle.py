@@ -21,7 +21,7 @@ from kvverify.arena.extents import Extent, Groups, extents_of
 from kvverify.arena.geometry import Positions
 from kvverify.arena.host_tier import HostTier
 from kvverify.arena.memory import Bytes
-from kvverify.arena.payload import fill
+from kvverify.arena.payload import fill, signed
 from kvverify.arena.payload_launch import Launch, Payloads, Records, upload
 from kvverify.arena.tiles import kinds_of, patterns_of, tiles_of
 
@@ -136,7 +136,7 @@ class DeviceOracle(Expectation):
         self._base_key = device_key
         self._watched.clear()
         self._payloads.set_base_key(device_key)
-        self._keys[:] = _signed(device_key)
+        self._keys[:] = signed(device_key)
         self._sources[:] = np.arange(self._keys.shape[1])
         self._host.reset(host_key)
         records = self._records()
@@ -145,7 +145,7 @@ class DeviceOracle(Expectation):
 
     def _write_contents(self, key: int, blocks: Sequence[int], group: int) -> None:
         numbers = np.asarray(blocks, np.int64)
-        self._write("fill", group, np.stack([numbers, np.full_like(numbers, _signed(key)), numbers]))
+        self._write("fill", group, np.stack([numbers, np.full_like(numbers, signed(key)), numbers]))
 
     def _write_occupant(self, incoming: Sequence[Content], blocks: Sequence[int], mask: int) -> None:
         self._write("occupy", incoming[0].group, _table(blocks, incoming), mask)
@@ -242,7 +242,3 @@ def _table(blocks: Sequence[int], wanted: Sequence[Content]) -> Table:
     """Blocks, keys as int64 bit patterns, and original blocks: int64 [3, blocks]."""
     keys = np.fromiter((c.key for c in wanted), np.uint64, len(wanted)).view(np.int64)
     return np.stack([np.asarray(blocks, np.int64), keys, np.fromiter((c.block for c in wanted), np.int64, len(wanted))])
-
-
-def _signed(key: int) -> int:
-    return int(np.uint64(key).astype(np.int64))

@@ -38,6 +38,11 @@ def derive_key(seed: int, *names: int) -> int:
     return state
 
 
+def signed(word: int) -> int:
+    """Return the int64 with the bits of ``word``: torch has no arithmetic of uint64."""
+    return int(np.uint64(word).astype(np.int64))
+
+
 def mix(word: int) -> int:
     """One xorshift-multiply round on a Python integer below 2^64."""
     word = ((word ^ (word >> 32)) * FACTOR) & _MASK

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from kvverify.arena.contents import STEP
-from kvverify.arena.payload import FACTOR, GOLDEN
+from kvverify.arena.payload import FACTOR, GOLDEN, signed
 
 if TYPE_CHECKING:
     from kvverify.arena.payload_launch import Launch, Records
@@ -80,7 +79,7 @@ def _programs(launch: Launch, records: Records, special: torch.Tensor, *, moved_
 def _bytes(positions: torch.Tensor, keys: torch.Tensor, special: torch.Tensor) -> torch.Tensor:
     """The bytes that ``keys`` put at ``positions``."""
     index = positions >> 3
-    word = _mixed((index + 1) * _signed(GOLDEN)) ^ keys
+    word = _mixed((index + 1) * signed(GOLDEN)) ^ keys
     odd = _logical(word, 58) == 0
     rich = torch.where(odd, special[torch.where(odd, word & 15, 0)], word)
     rich = torch.where(((((index >> 6) * int(STEP) + keys) & 0xFFFFFFFF) >> 25) == 0, 0, rich)
@@ -89,14 +88,10 @@ def _bytes(positions: torch.Tensor, keys: torch.Tensor, special: torch.Tensor) -
 
 
 def _mixed(x: torch.Tensor) -> torch.Tensor:
-    x = (x ^ _logical(x, 32)) * _signed(FACTOR)
+    x = (x ^ _logical(x, 32)) * signed(FACTOR)
     return x ^ _logical(x, 29)
 
 
 def _logical(x: torch.Tensor, by: int) -> torch.Tensor:
     # int64 is shifted with its sign; torch has no shifts of uint64
     return (x >> by) & ((1 << (64 - by)) - 1)
-
-
-def _signed(value: int) -> int:
-    return int(np.uint64(value).astype(np.int64))

@@ -6,7 +6,7 @@ position ``starts[t] + b * strides[t]`` of the allocation on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,8 +104,3 @@ def _pattern(tiles: Tiles, positions: Positions, values: Bytes) -> Pattern:
         at = positions[low:high] - start
         extremes[row, at], masks[row, at] = values[low:high], 0xFF
     return Pattern(extremes, masks)
-
-
-def choose(extents: Iterable[Extent], wanted: Callable[[Extent], bool]) -> tuple[Extent, ...]:
-    """Return the extents that are ``wanted``."""
-    return tuple(e for e in extents if wanted(e))

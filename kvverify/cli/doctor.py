@@ -6,31 +6,25 @@ from typing import Any
 
 import click
 
-from kvverify.cli.options import json_option, out_option, seed_option
+from kvverify.cli.options import (
+    engine_option,
+    json_option,
+    lmcache_url_option,
+    out_option,
+    request_timeout_option,
+    seed_option,
+    served_model_option,
+)
 
 
 @click.command("doctor")
 @click.option(
     "--url", required=True, metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY."
 )
-@click.option(
-    "--engine",
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help="Adapter of the serving engine; own ones as pkg.mod:Attr or file.py:Attr.",
-)
-@click.option("--model", metavar="CONFIG", help="Configuration of the served model, for exact bytes.")
-@click.option("--lmcache-url", metavar="URL", help="HTTP port of the LMCache server.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=300.0,
-    show_default=True,
-    metavar="S",
-    help="Longest time for one request.",
-)
+@engine_option
+@served_model_option
+@lmcache_url_option
+@request_timeout_option
 @out_option
 @seed_option
 @json_option

@@ -7,37 +7,31 @@ from typing import Any
 
 import click
 
-from kvverify.cli.options import refuse_beside_resume, run_options
+from kvverify.cli.options import (
+    engine_option,
+    lmcache_url_option,
+    refuse_beside_resume,
+    request_timeout_option,
+    run_options,
+    served_model_option,
+    shared_option,
+)
 from kvverify.errors import UsageError
 
 
 @click.command("isolation")
 @click.option("--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY.")
-@click.option(
-    "--engine",
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help="Adapter of the serving engine; own ones as pkg.mod:Attr or file.py:Attr.",
-)
+@engine_option
 @click.option(
     "--sessions", type=click.IntRange(2), default=32, show_default=True, metavar="N", help="Sessions at once."
 )
 @click.option(
     "--rounds", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Times that all are reloaded."
 )
-@click.option("--shared", is_flag=True, help="Allow other clients' requests on the server.")
-@click.option("--model", metavar="CONFIG", help="Configuration of the served model, for exact bytes.")
-@click.option("--lmcache-url", metavar="URL", help="HTTP port of the LMCache server.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=300.0,
-    show_default=True,
-    metavar="S",
-    help="Longest time for one request.",
-)
+@shared_option
+@served_model_option
+@lmcache_url_option
+@request_timeout_option
 @run_options
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:

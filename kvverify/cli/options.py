@@ -39,6 +39,37 @@ json_option = click.option(
 )
 
 
+device_option = click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where the engine's memory lies; cuda is a GPU, also under ROCm.",
+)
+
+engine_option = click.option(
+    "--engine",
+    default="auto",
+    show_default=True,
+    metavar="NAME",
+    help="Adapter of the serving engine; own ones as pkg.mod:Attr or file.py:Attr.",
+)
+request_timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="S",
+    help="Longest time for one request.",
+)
+shared_option = click.option("--shared", is_flag=True, help="Allow other clients' requests on the server.")
+lmcache_url_option = click.option("--lmcache-url", metavar="URL", help="HTTP port of the LMCache server.")
+served_model_option = click.option(
+    "--model", metavar="CONFIG", help="Configuration of the served model, for exact bytes."
+)
+
+
 def run_options(command: F) -> F:
     """Add ``--out``, ``--resume``, ``--seed`` and ``--json`` to a command that runs checks.
 

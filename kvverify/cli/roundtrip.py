@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import refuse_beside_resume, run_options
+from kvverify.cli.options import device_option, refuse_beside_resume, run_options
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,13 +40,7 @@ if TYPE_CHECKING:
     help="With --model: tensor-parallel size; that of --ranks if not given.",
 )
 @click.option("--block-size", type=click.IntRange(min=1), metavar="N", help="With --model: tokens per block.")
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Where the engine's memory lies; cuda is a GPU, also under ROCm.",
-)
+@device_option
 @click.option(
     "--ranks",
     type=click.IntRange(min=1),

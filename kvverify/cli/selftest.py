@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import refuse_beside_resume, run_options
+from kvverify.cli.options import device_option, refuse_beside_resume, run_options
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,13 +27,7 @@ if TYPE_CHECKING:
     metavar="SPEC",
     help="Plant into this kernel; repeatable. If not given: torch, lmcache and vllm-triton; on a GPU all that run.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Where the engine's memory lies; cuda is a GPU, also under ROCm.",
-)
+@device_option
 @click.option("--fault", "faults", multiple=True, metavar="ID", help="Only this fault, such as F04; repeatable.")
 @click.option(
     "--live",

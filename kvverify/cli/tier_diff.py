@@ -7,7 +7,16 @@ from typing import Any
 
 import click
 
-from kvverify.cli.options import refuse_beside_resume, require_live, run_options
+from kvverify.cli.options import (
+    engine_option,
+    lmcache_url_option,
+    refuse_beside_resume,
+    request_timeout_option,
+    require_live,
+    run_options,
+    served_model_option,
+    shared_option,
+)
 from kvverify.errors import UsageError
 
 ARMS = 10  # passes over all requests that are shown as progress
@@ -15,13 +24,7 @@ ARMS = 10  # passes over all requests that are shown as progress
 
 @click.command("tier-diff")
 @click.option("--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY.")
-@click.option(
-    "--engine",
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    help="Adapter of the serving engine; own ones as pkg.mod:Attr or file.py:Attr.",
-)
+@engine_option
 @click.option("--requests", type=click.IntRange(1), default=16, show_default=True, metavar="N", help="Prompts a round.")
 @click.option(
     "--rounds", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="With new prompts each."
@@ -46,18 +49,10 @@ ARMS = 10  # passes over all requests that are shown as progress
     help="Requests of a round that generate at least 256 tokens.",
 )
 @click.option("--salt", is_flag=True, help="Send a cache_salt of this run.")
-@click.option("--shared", is_flag=True, help="Allow other clients' requests on the server.")
-@click.option("--model", metavar="CONFIG", help="Configuration of the served model, for exact bytes.")
-@click.option("--lmcache-url", metavar="URL", help="HTTP port of the LMCache server.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=300.0,
-    show_default=True,
-    metavar="S",
-    help="Longest time for one request.",
-)
+@shared_option
+@served_model_option
+@lmcache_url_option
+@request_timeout_option
 @click.option(
     "--settle",
     "settle_s",
