@@ -163,7 +163,7 @@ def stacks_python(session: nox.Session) -> str:
         _done("stacks", "stacks.txt", "stacks-no-deps.txt")
     if _changed("kvverify", "../pyproject.toml", "stacks.txt", "tools.txt"):
         pins = ["-c", "requirements/stacks.txt", "-c", "requirements/tools.txt"]
-        session.run(python, "-m", "pip", "install", "--quiet", *pins, "-e", ".[dev,live]", env=QUIET, external=True)
+        session.run(python, "-m", "pip", "install", "--quiet", *pins, "-e", ".[dev,live,accuracy]", env=QUIET, external=True)
         _done("kvverify", "../pyproject.toml", "stacks.txt", "tools.txt")
     return python
 

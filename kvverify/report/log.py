@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvverify.errors import UsageError
-from kvverify.events import Event, from_json, to_json
+from kvverify.event_json import from_json, to_json
+from kvverify.events import Event
 from kvverify.report.folder import RunFolder, disk_problem
 
 

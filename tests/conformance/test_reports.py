@@ -7,7 +7,8 @@ from pathlib import Path
 
 from junitparser import JUnitXml
 
-from kvverify.events import CodecCompared, Event, KernelProbed, RunFinished, RunStarted, from_json, to_json
+from kvverify.event_json import from_json, to_json
+from kvverify.events import CodecCompared, Event, KernelProbed, RunFinished, RunStarted
 from kvverify.report.final import print_summary, summary_json
 from kvverify.report.html import render_html
 from kvverify.report.junit import junit_xml

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvverify.events import GateEvaluated, from_json, to_json
+from kvverify.event_json import from_json, to_json
+from kvverify.events import GateEvaluated
 from kvverify.live import gate
 from kvverify.live.answer import Answer
 from kvverify.live.engine import EngineInfo, Evidence, Expected

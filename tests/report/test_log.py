@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvverify.errors import EnvironmentProblem, UsageError
-from kvverify.events import Event, KernelProbed, ProblemMet, RunFinished, RunStarted, from_json, to_json
+from kvverify.event_json import from_json, to_json
+from kvverify.events import Event, KernelProbed, ProblemMet, RunFinished, RunStarted
 from kvverify.report.folder import RunFolder
 from kvverify.report.log import EventBus, EventWriter, read_events
 

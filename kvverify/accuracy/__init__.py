@@ -1,0 +1,1 @@
+"""What a KV format costs in accuracy: samples, arms, paired comparison."""

@@ -1,0 +1,181 @@
+"""Events of accuracy runs and of their comparisons. What they say is a figure, never a verdict: see kvverify.verdicts_accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvverify.events import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmStarted(Event):
+    """An accuracy run began to measure one arm: what it is, and which samples it will be asked.
+
+    ``identity`` holds everything that decides a score (model, engine, build, kv_cache_dtype, tokenizer and corpus hashes,
+    template, answer prefix, sampling, prefix caching, tier, control ...), one flat level, so that two arms can be
+    compared key by key. ``planned`` maps "task/length" to a number of samples. ``samples_hash`` is over the keys of all of them.
+    """
+
+    label: str
+    suite: str
+    kind: str  # retrieval, short, business or safety
+    identity: dict[str, Any]
+    planned: dict[str, int]
+    samples_hash: str
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleAnswered(Event):
+    """One sample was asked and scored, or was not (``error``: counted as missing, and never scored as an empty answer).
+
+    ``key`` is the hash of prompt, prefix, references and rule; arms are paired by it. ``cluster`` names the document or haystack
+    that samples share. ``score`` is 0 to 1. ``prompt_tokens`` are the server's count (-1: it says none), ``sent_tokens``
+    ours; ``cached_tokens`` of them were read from a cache. ``format_error`` says why an answer that had to have a form has
+    not. ``aspects`` are further figures of the answer, 0 to 1, such as the share of right parameters. Times in seconds.
+    """
+
+    task: str
+    length: int
+    index: int
+    key: str
+    cluster: str
+    score: float = 0.0
+    binary: bool = True  # the score is 0 or 1 by rule, so that McNemar and Tango apply
+    prompt_tokens: int = -1
+    sent_tokens: int = -1
+    cached_tokens: int = -1
+    output_tokens: int = 0
+    text: str = ""
+    finish: str = ""
+    format_error: str = ""
+    aspects: dict[str, float] = field(default_factory=dict)
+    ttft: float = 0.0
+    itl: float = 0.0
+    seconds: float = 0.0
+    endpoint: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleLeftOut(Event):
+    """A planned sample was not sent at all, such as one longer than the context; counted, never cut short in silence."""
+
+    task: str
+    length: int
+    index: int
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheReadStated(Event):
+    """Which tokens of an arm were read from the cache in its stored format, and what shows it.
+
+    ``decode_steps``: generated tokens after the first, each of which reads the whole cache. ``hit_tokens``: prompt tokens that
+    came from a cache, so that the rest of the prompt read them packed. ``continued_tokens``: prompt tokens of later prefill chunks,
+    which read earlier chunks packed; -1 where the engine does not tell its chunk. ``raw_tokens`` were computed from raw K/V.
+    """
+
+    label: str
+    samples: int
+    decode_steps: int
+    hit_tokens: int
+    continued_tokens: int
+    raw_tokens: int
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmIncluded(Event):
+    """A comparison took in the run of an arm: ``role`` is base, candidate, again (the base once more), tier or control.
+
+    ``missing`` counts planned samples without a score, ``events_hash`` is the SHA-256 of its event log.
+    """
+
+    label: str
+    role: str
+    path: str
+    events_hash: str
+    identity: dict[str, Any]
+    samples: int
+    missing: int
+    score: float
+    cache_read: str  # what CacheReadStated says, in words; empty where the run has none
+    format_errors: int = 0
+    ttft: float = 0.0  # medians, seconds
+    itl: float = 0.0
+    finished: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityDiffered(Event):
+    """Two arms differ in something that decides scores. ``declared``: it is the variable under test, and may."""
+
+    base: str
+    arm: str
+    variable: str
+    base_value: str
+    arm_value: str
+    declared: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DifferenceMeasured(Event):
+    """The paired difference of two arms over one ``scope``: "all", "task NAME", "length N" or "task NAME length N".
+
+    ``difference`` is arm - base, ``low`` and ``high`` its interval at ``confidence`` = 1 - 2 alpha, in parts of 1. ``method`` says how
+    they were made: tango, clustered-t or bootstrap. ``base_only`` counts pairs that base alone has right (b), ``arm_only`` those that the arm alone has
+    right (c); both -1 for fractional scores. ``z`` and ``p_noninferior`` test a loss of at least ``margin``, ``p_mcnemar`` any difference,
+    ``p_holm`` is that adjusted for all tasks. ``needed`` is the number of pairs for ``power`` at the discordance seen; -1 where unknown.
+    ``primary``: the one claim that decides. ``missing`` pairs are those that one arm lacks. A statistic without a value is None in words: ``undefined``.
+    """
+
+    base: str
+    arm: str
+    effect: str  # format, tier, control, again
+    scope: str
+    primary: bool
+    binary: bool
+    pairs: int
+    missing: int
+    base_score: float
+    arm_score: float
+    difference: float
+    low: float
+    high: float
+    confidence: float
+    method: str
+    margin: float
+    alpha: float
+    base_only: int = -1
+    arm_only: int = -1
+    discordance: float = -1.0
+    z: float = 0.0
+    p_noninferior: float = 1.0
+    p_mcnemar: float = 1.0
+    p_holm: float = 1.0
+    clusters: int = 0
+    design_effect: float = 1.0
+    power: float = 0.0
+    needed: int = -1
+    undefined: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlipsMeasured(Event):
+    """How many answers change between two arms beyond those that change when the base is asked again.
+
+    ``rate`` is of base against arm, ``floor`` of base against base again, ``excess`` their difference with its interval, each as a share of ``pairs``.
+    """
+
+    base: str
+    arm: str
+    pairs: int
+    rate: float
+    floor: float
+    excess: float
+    low: float
+    high: float
+    confidence: float = 0.95

@@ -1,0 +1,1 @@
+"""The verdict of accuracy runs and of their comparisons."""
