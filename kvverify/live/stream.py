@@ -34,6 +34,8 @@ class Received:
     text: str
     first_at: float
     last_at: float
+    finish: str
+    output_tokens: int
 
 
 class Parts:
@@ -45,7 +47,7 @@ class Parts:
         self._texts: list[str] = []
         self._logprobs: list[float] = []
         self._text: list[str] = []
-        self._ended = False
+        self._finish = ""
         self._usage: Any = None
         self._timings: Any = None  # of llama.cpp
         self._first_at = self._last_at = 0.0
@@ -62,7 +64,7 @@ class Parts:
             for choice in part["choices"]:
                 self._text.append(choice["text"])
                 if choice.get("finish_reason") is not None:
-                    self._ended = True
+                    self._finish = str(choice["finish_reason"])
                 if ids := choice.get("token_ids"):
                     self._ids += ids
                 if scores := choice.get("logprobs"):
@@ -70,7 +72,7 @@ class Parts:
                     self._last_at = now
                     self._first_at = self._first_at or now
         except (AttributeError, TypeError, KeyError) as error:
-            raise BadAnswer(f"part {self.number} of the answer is of another form: {_short(part)}") from error
+            raise BadAnswer(f"part {self.number} of the answer is of another form: {short(part)}") from error
         self.number += 1
 
     def _take_logprobs(self, scores: Any) -> None:
@@ -91,9 +93,11 @@ class Parts:
                 not a finite number.
         """
         count = len(self._logprobs)
-        if not self._ended:
+        if not self._finish:
             raise BadAnswer(f"the stream was cut: {self.number} parts and {count} tokens came, no finish_reason")
-        prompt_tokens, cached_tokens = _take_usage(self._usage, self._timings, count)
+        prompt_tokens, cached_tokens, generated = take_usage(self._usage, self._timings)
+        if generated != count:
+            raise BadAnswer(f"the server generated {generated} tokens, logprobs came for {count}")
         for what, values in (("strings", self._texts), ("ids", self._ids)):
             if len(values) != count and (values or what == "strings"):
                 raise BadAnswer(f"the answer has {len(values)} token {what} and {count} logprobs")
@@ -109,11 +113,17 @@ class Parts:
             "".join(self._text),
             self._first_at,
             self._last_at,
+            self._finish,
+            count,
         )
 
 
-def _take_usage(usage: Any, timings: Any, received: int) -> tuple[int, int]:
-    """Return prompt and cached tokens (-1: not told) as the server counts them, once its count of tokens suits what came."""
+def take_usage(usage: Any, timings: Any) -> tuple[int, int, int]:
+    """Return prompt, cached (-1: not told) and generated tokens as the server counts them.
+
+    Raises:
+        BadAnswer: no usage came, or it is not in tokens.
+    """
     if usage is None:
         raise BadAnswer(
             "the stream was cut before the usage came, or the server does not know stream_options.include_usage"
@@ -124,14 +134,12 @@ def _take_usage(usage: Any, timings: Any, received: int) -> tuple[int, int]:
         if cached is None and timings is not None:
             cached = timings.get("cache_n")
     except (AttributeError, TypeError, KeyError) as error:
-        raise BadAnswer(f"the usage is of another form: {_short(usage)}") from error
+        raise BadAnswer(f"the usage is of another form: {short(usage)}") from error
     if not _is_count(prompt) or not _is_count(completion):
-        raise BadAnswer(f"the usage is not in tokens: {_short(usage)}")
-    if completion != received:
-        raise BadAnswer(f"the server generated {completion} tokens, logprobs came for {received}")
+        raise BadAnswer(f"the usage is not in tokens: {short(usage)}")
     if cached is not None and not _is_count(cached):
-        raise BadAnswer(f"the usage's cached tokens are no number of tokens: {_short(usage)}")
-    return prompt, -1 if cached is None else cached
+        raise BadAnswer(f"the usage's cached tokens are no number of tokens: {short(usage)}")
+    return prompt, -1 if cached is None else cached, completion
 
 
 def _refuse_odd(what: str, values: Sequence[Any], types: tuple[type, ...], expected: str) -> None:
@@ -148,6 +156,7 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Return ``value`` for an error line."""
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:120]}…"

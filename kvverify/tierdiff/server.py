@@ -30,13 +30,14 @@ class OtherClients(KvverifyError):
 class Item:
     """One prompt of a round, and how many tokens are generated for it at most; ``all_tokens``: exactly so many.
 
-    A model that ends its text after a short answer leaves little to compare.
+    A model that ends its text after a short answer leaves little to compare. ``extra`` goes into the request as it is.
     """
 
     request: int
     prompt: Prompt
     max_tokens: int
     all_tokens: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -73,6 +74,7 @@ class Server:
     shared: bool = False
     round: int = 0
     failed: int = 0  # requests that the server may still be working on
+    hear: Callable[[str, Item, Answer], None] | None = None  # is told every answer, with its arm
 
     async def ask(self, arm: str, item: Item) -> tuple[Answer, RequestAnswered]:
         """Send one request and log its answer.
@@ -80,7 +82,8 @@ class Server:
         Raises:
             ServerProblem: it failed, and the server does not answer any more.
         """
-        extra = {"ignore_eos": True} if item.all_tokens else None  # vLLM, SGLang, llama.cpp and the lab know it
+        # vLLM, SGLang, llama.cpp and the lab know ignore_eos
+        extra = {**({"ignore_eos": True} if item.all_tokens else {}), **item.extra}
         answer = await self.client.complete(item.prompt, max_tokens=item.max_tokens, salt=self.salt, extra=extra)
         known = RequestAnswered(
             arm=arm,
@@ -98,6 +101,8 @@ class Server:
             bad_logprob=answer.bad_logprob,
         )
         self.emit(known)
+        if self.hear:
+            self.hear(arm, item, answer)
         if answer.error:
             self.failed += 1
             await self.engine.evidence()
