@@ -91,7 +91,10 @@ class CacheReadStated(Event):
 class ArmIncluded(Event):
     """A comparison took in the run of an arm: ``role`` is base, candidate, again (the base once more), tier or control.
 
-    ``missing`` counts planned samples without a score, ``events_hash`` is the SHA-256 of its event log.
+    ``samples`` were planned, ``missing`` counts those of them without a score, ``events_hash`` is the SHA-256 of its event log. ``score``
+    is the plain mean over tasks and lengths. ``packed_reads``: tokens that were read from the cache in its stored format, -1 where
+    the run states none. ``gates`` proofs of its tier were tried and ``gates_open`` of them failed, for ``gate_reasons``.
+    ``repeats`` are questions that the plan holds twice; the first answer counts.
     """
 
     label: str
@@ -107,6 +110,13 @@ class ArmIncluded(Event):
     ttft: float = 0.0  # medians, seconds
     itl: float = 0.0
     finished: bool = True
+    suite: str = ""
+    packed_reads: int = -1
+    gates: int = 0
+    gates_open: int = 0
+    gate_reasons: list[str] = field(default_factory=list)
+    repeats: int = 0
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +132,25 @@ class IdentityDiffered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArmsPaired(Event):
+    """Samples of two arms were paired by key: ``common`` are planned in both, ``only_base`` and ``only_arm`` in one of them.
+
+    ``unscored`` of the common ones lack a score in one arm at least. ``part``: the arm may hold a part of the base's samples, since
+    it is no format under test. ``refused`` says why the two are not compared at all.
+    """
+
+    base: str
+    arm: str
+    effect: str
+    common: int = 0
+    only_base: int = 0
+    only_arm: int = 0
+    unscored: int = 0
+    part: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceMeasured(Event):
     """The paired difference of two arms over one ``scope``: "all", "task NAME", "length N" or "task NAME length N".
 
@@ -130,6 +159,11 @@ class DifferenceMeasured(Event):
     right (c); both -1 for fractional scores. ``z`` and ``p_noninferior`` test a loss of at least ``margin``, ``p_mcnemar`` any difference,
     ``p_holm`` is that adjusted for all tasks. ``needed`` is the number of pairs for ``power`` at the discordance seen; -1 where unknown.
     ``primary``: the one claim that decides. ``missing`` pairs are those that one arm lacks. A statistic without a value is None in words: ``undefined``.
+
+    ``low_worst`` is the lower bound where each missing score is the worst for the arm, ``high_best`` the upper one where it is the best; both
+    are the interval's where none is missing. ``bootstrap_low`` and ``bootstrap_high`` are a second interval, of ``draws`` resamples (0: not made).
+    For fractional scores ``p_mcnemar`` is that of a paired t test. ``power_reached`` is the chance of showing the margin with these
+    pairs if the arm is no worse; ``needed_to_differ`` the number of pairs that show a difference as large as the one seen.
     """
 
     base: str
@@ -161,6 +195,13 @@ class DifferenceMeasured(Event):
     power: float = 0.0
     needed: int = -1
     undefined: str = ""
+    low_worst: float = -1.0
+    high_best: float = 1.0
+    bootstrap_low: float = -1.0
+    bootstrap_high: float = 1.0
+    draws: int = 0
+    power_reached: float = 0.0
+    needed_to_differ: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
