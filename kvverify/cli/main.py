@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lab": ("kvverify.cli.lab", "Serve a small model with a tiered KV cache, to try kvverify on; no serving engine."),
     "demo": ("kvverify.cli.demo", "Show all of it against the lab, without a GPU, in about two minutes."),
     "report": ("kvverify.cli.report", "Make the reports of a run again from its events."),
+    "verify-report": ("kvverify.cli.verify_report", "Find any change to a sign-off or to what it rests on."),
 }
 
 EPILOG = "Exit codes: 0 pass, 1 a check failed, 2 usage or environment error, 3 inconclusive or nothing ran, 130 interrupted."
