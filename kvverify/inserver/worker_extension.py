@@ -66,6 +66,21 @@ class KvverifyWorker:
         whole = kv_blocks.poisoned(self.kvverify_views(), ids, pattern)
         return {"looked_at": len(ids), "poisoned": len(whole), "blocks": whole}
 
+    def kvverify_scramble(self, pattern: int = kv_blocks.POISON) -> dict[str, Any]:
+        """Overwrite what the packed layers hold, and leave all hashes: hits then read this. No request may be running.
+
+        Packed is a layer whose elements are one byte. Where none is, all layers are overwritten. Layers of several groups may
+        share their memory; blocks are then overwritten for all of them.
+        """
+        views = self.kvverify_views()
+        packed = [view for view in views if view.element_size() == 1] or views
+        ids = self.kvverify_ids(None)
+        self.kvverify_settle()
+        written = kv_blocks.poison(packed, ids, pattern)
+        self.kvverify_settle()
+        seen = kv_blocks.poisoned(packed, ids, pattern)
+        return {"blocks": len(ids), "scrambled": len(seen), "bytes": written, "layers": len(packed), "of": len(views)}
+
     def kvverify_plant(self, name: str = "") -> dict[str, Any]:
         """Switch the fault that the fault connector plants; an empty name switches it off. Answers what was planted so far.
 

@@ -71,6 +71,7 @@ class Api:
             ("POST", "/detokenize"): self._detokenize,
             ("POST", "/reset_prefix_cache"): self._reset,
             ("POST", "/lab/poison"): self._poison,
+            ("POST", "/lab/scramble"): self._scramble,
             ("POST", "/lab/digests"): self._digests,
             ("POST", "/lab/plant"): self._plant,
         }
@@ -124,6 +125,14 @@ class Api:
             where = cache.unused_blocks() if tier == "hbm" else cache.held_slots()
             (cache.pages.poison if tier == "hbm" else cache.pages.poison_slots)(where, seed)
         return json_reply({"tier": tier, "poisoned_blocks": len(where)})
+
+    async def _scramble(self, call: Call) -> Reply:
+        """Overwrite the packed layers of the HBM blocks that can be hit, which stay to be hit."""
+        with self._idle():
+            cache = self._engine.cache
+            where = cache.held_blocks()
+            layers = cache.pages.poison(where, seed=0, packed=True)
+        return json_reply({"scrambled_blocks": len(where), "layers": layers})
 
     async def _digests(self, call: Call) -> Reply:
         """Return a digest of each full block of a prompt in HBM, null where HBM does not hold it."""

@@ -119,6 +119,10 @@ class TieredCache:
         """Return the HBM blocks that hold nothing which could be hit."""
         return [block for block in self._free if block not in self._key_of]
 
+    def held_blocks(self) -> list[int]:
+        """Return the HBM blocks that can be hit."""
+        return list(self._key_of)
+
     def held_slots(self) -> list[int]:
         """Return the DRAM slots that hold a block."""
         return list(self._slot_of.values())

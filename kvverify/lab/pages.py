@@ -58,13 +58,18 @@ class Pages:
         self._kernel.load(list(slots), list(blocks))
         self._kernel.wait()
 
-    def poison(self, blocks: Sequence[int], seed: int) -> None:
-        """Overwrite blocks by random bytes that are moderate numbers in every format, so that nothing gives itself away as NaN."""
+    def poison(self, blocks: Sequence[int], seed: int, *, packed: bool = False) -> int:
+        """Overwrite blocks by random bytes that are moderate numbers in every format, so that nothing gives itself away as NaN.
+
+        ``packed``: in packed layers alone, unless there is none. Return the number of layers.
+        """
         random = np.random.default_rng(seed)
-        for pages in self._layers:
+        chosen = [pages for pages in self._layers if packed and pages.codec is not None] or self._layers
+        for pages in chosen:
             for block in blocks:
                 cells = pages.block(block)
                 cells.copy_(torch.from_numpy(_moderate(random, tuple(cells.shape))))
+        return len(chosen)
 
     def poison_slots(self, slots: Sequence[int], seed: int) -> None:
         """Do the same to DRAM slots."""

@@ -111,6 +111,10 @@ def _server_info(
             "model_config": {"model": name, "dtype": "torch.bfloat16", "hf_config": json.dumps(model.shape.config())},
             "cache_config": cache_config,
             "parallel_config": {"tensor_parallel_size": 1, "world_size": 1},
+            "scheduler_config": {
+                "max_num_batched_tokens": model.shape.context,
+                "max_num_seqs": 1,
+            },  # a prompt in one piece
             "kv_transfer_config": {
                 "kv_connector": "OffloadingConnector",
                 "kv_role": "kv_both",

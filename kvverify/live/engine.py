@@ -99,7 +99,8 @@ class Expected:
 class Engine(Protocol):
     """What an adapter offers. ``name`` is the word for ``--engine``; an instance belongs to one URL.
 
-    Optional, used where present: ``poison() -> str`` overwrites free HBM blocks and says how, ``digests(prompt token ids) ->
+    Optional, used where present: ``poison() -> str`` overwrites free HBM blocks and says how, ``scramble() -> str`` overwrites
+    what the packed layers of HBM hold and leaves it to be hit, ``digests(prompt token ids) ->
     list[str]`` returns a digest of each block that holds the prompt, ``settle()`` waits until stores under way are done.
     """
 

@@ -61,6 +61,18 @@ class Lab(VllmNative):
             )
         return f"/lab/poison: {blocks} blocks"
 
+    async def scramble(self) -> str:
+        """Overwrite the packed layers of the HBM blocks that can be hit, and leave them to be hit.
+
+        Raises:
+            FlushFailed: refused, or no block holds anything.
+        """
+        answer = await self._post("/lab/scramble", {})
+        blocks = number(member(answer, "scrambled_blocks"))
+        if not blocks:
+            raise FlushFailed(f"POST {self.control.url}/lab/scramble: {answer!r:.200}; no block of HBM can be hit")
+        return f"/lab/scramble: {blocks} blocks in {number(member(answer, 'layers'))} layers"
+
     async def digests(self, prompt: list[int]) -> list[str]:
         """Return the digest of each full block of ``prompt`` in HBM, in order, empty where HBM does not hold it.
 

@@ -240,6 +240,14 @@ class Vllm:
         """
         return await vllm_workers.poison(self.control)
 
+    async def scramble(self) -> str:
+        """Overwrite what the packed layers hold in HBM, leave the hashes, and say how.
+
+        Raises:
+            FlushFailed: no such extension, or not every block holds the pattern.
+        """
+        return await vllm_workers.scramble(self.control)
+
     async def digests(self, prompt: list[int]) -> list[str]:
         """Return the digests of all blocks written since :meth:`poison`, sorted: those of ``prompt`` if it ran alone.
 

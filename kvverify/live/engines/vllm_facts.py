@@ -42,6 +42,7 @@ _CONFIG = {  # option: where it stands in /server_info's vllm_config
     "enforce_eager": ("model_config", "enforce_eager"),
     "kv_load_failure_policy": ("kv_transfer_config", "kv_load_failure_policy"),
     "max_logprobs": ("model_config", "max_logprobs"),
+    "max_num_batched_tokens": ("scheduler_config", "max_num_batched_tokens"),
     "max_num_seqs": ("scheduler_config", "max_num_seqs"),
     "pipeline_parallel_size": ("parallel_config", "pipeline_parallel_size"),
     "tensor_parallel_size": ("parallel_config", "tensor_parallel_size"),

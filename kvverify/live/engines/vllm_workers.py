@@ -45,6 +45,27 @@ async def poison(control: Control) -> str:
     return f"worker extension: {written[0].get('blocks')} blocks, {size:,} bytes on {len(written)} ranks, all seen"
 
 
+async def scramble(control: Control) -> str:
+    """Overwrite what the packed layers hold without a flush, and say so: what is hit afterwards is garbage.
+
+    Raises:
+        FlushFailed: no extension, or a block that was not overwritten.
+    """
+    written = await call(control, "kvverify_scramble")
+    for rank, answer in enumerate(written):
+        blocks, seen = answer.get("blocks"), answer.get("scrambled")
+        if not blocks or seen != blocks:
+            raise FlushFailed(
+                f"scramble: rank {rank}: {seen} of {blocks} blocks hold the pattern; is a request running?"
+            )
+    first = written[0]
+    size = sum(int(answer.get("bytes") or 0) for answer in written)
+    where = f"{first.get('layers')} of {first.get('of')} layers"
+    return (
+        f"worker extension: {first.get('blocks')} blocks in {where}, {size:,} bytes on {len(written)} ranks, all seen"
+    )
+
+
 async def digests(control: Control) -> list[str]:
     """Return the digests of all blocks that are no longer poison, sorted; those of several ranks are joined by ``+``.
 
