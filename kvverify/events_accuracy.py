@@ -163,12 +163,13 @@ class DifferenceMeasured(Event):
     ``low_worst`` is the lower bound where each missing score is the worst for the arm, ``high_best`` the upper one where it is the best; both
     are the interval's where none is missing. ``bootstrap_low`` and ``bootstrap_high`` are a second interval, of ``draws`` resamples (0: not made).
     For fractional scores ``p_mcnemar`` is that of a paired t test. ``power_reached`` is the chance of showing the margin with these
-    pairs if the arm is no worse; ``needed_to_differ`` the number of pairs that show a difference as large as the one seen.
+    pairs if the arm is no worse; ``needed_at_loss`` is ``needed`` if the loss seen is the true one, ``needed_to_differ`` the number of pairs
+    that show a difference as large as the one seen; -1 where no number does.
     """
 
     base: str
     arm: str
-    effect: str  # format, tier, control, again
+    effect: str  # format, tier, control, again, or the declared variable where it is another one
     scope: str
     primary: bool
     binary: bool
@@ -201,6 +202,7 @@ class DifferenceMeasured(Event):
     bootstrap_high: float = 1.0
     draws: int = 0
     power_reached: float = 0.0
+    needed_at_loss: int = -1
     needed_to_differ: int = -1
 
 
