@@ -20,9 +20,9 @@ If a bar is missed, in this order: --sweep (more words a thread spread the fixed
 the 4-bit pages of 17,152 bytes and the bf16 ones of 64 KiB alike); then one program for all tiles of a page, which spreads it further; then a body without masks
 for tiles that are full.
 
-A 32 GiB pool with a tier of 4 GiB, per lap of 28 GiB stored and 28 GiB loaded (60 GB, 1.09 s at 55 GB/s): fills 8 ms, occupants 8 ms, the
-check 10 ms, the reset 10 ms, one digest of the tier 86 ms at 50 GB/s over the bus, less with a share of the processor. Digests cost tier / bus
-for every check, so they alone take 8 % where a check follows on 14 tiers full of copies, and would take half where one follows on two.
+A 32 GiB pool with a tier of 2 GiB, per lap of 30 GiB stored and 30 GiB loaded (64 GB, 1.17 s at 55 GB/s): fills 8 ms, occupants 8 ms, the
+check 10 ms, the reset 10 ms, one digest of the tier 43 ms at 50 GB/s over the bus. Digests cost tier / bus for every check, so they alone take
+4 % where a check follows on 30 tiers full of copies, and would take half where one follows on two.
 64 GiB there and back: copies 2.5 s, the tier's first write and one digest 1.4 s each, bookkeeping of 55,000 blocks 1 s, the rest 0.1 s.
 """
 
@@ -96,7 +96,7 @@ def sized(options: argparse.Namespace) -> argparse.Namespace:
     small = options.small
     options.device = "cpu" if small else "cuda"
     options.sizes = (MIB // 4,) if small else (4 * GIB, 32 * GIB)
-    options.pool, options.tier = (3 * MIB, MIB) if small else (32 * GIB, 4 * GIB)
+    options.pool, options.tier = (3 * MIB, MIB) if small else (32 * GIB, 2 * GIB)
     options.large = MIB if small else 64 * GIB
     options.warm = 3 * MIB if small else GIB
     options.rounds = 2 if small else 20

@@ -78,15 +78,19 @@ def groups_of(layout: Layout) -> list[Ids]:
 def long_program(layout: Layout, slots: int, laps: int, seed: int = 1) -> Program:
     """Return laps over the whole pool: again and again one tier full is filled, stored, and loaded to blocks not yet loaded to.
 
-    A lap ends with an eviction and a check, since loaded blocks are looked at before anybody writes over them.
+    Between laps stand a check and an eviction, since loaded blocks are looked at before anybody writes over them; the check
+    after the last lap is that of every sequence's end.
 
     Raises:
         ValueError: the pool has no room for blocks to store and blocks to load to.
     """
     draw, groups, steps = random.Random(seed), groups_of(layout), list[Step]()
+    sources = list[Ids]()
     if len(groups) < 2 * slots:
         raise ValueError(f"a pool of {len(groups)} slots' blocks is too small for a tier of {slots}")
-    for _ in range(laps):
+    for lap in range(laps):
+        if lap:
+            steps += [Check(), Evict(_flat(sources))]
         draw.shuffle(groups)
         sources, rest = groups[:slots], groups[slots:]
         for first in range(0, len(rest) - slots + 1, slots):
@@ -96,7 +100,6 @@ def long_program(layout: Layout, slots: int, laps: int, seed: int = 1) -> Progra
                 Store(_flat(sources), tuple(order)),
                 Load(tuple(order), _flat(rest[first : first + slots])),
             ]
-        steps += [Check(), Evict(_flat(sources))]
     return Program(seed, tuple(steps), slots, PER_SLOT)
 
 

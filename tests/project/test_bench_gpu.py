@@ -62,7 +62,8 @@ def test_a_check_that_sees_nothing_is_not_rated(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("laps", [1, 3])
 def test_the_programs_mean_something_and_touch_the_whole_pool(laps: int) -> None:
     long, whole = gpu_campaign.long_program(LAYOUT, 2, laps), gpu_campaign.whole_pool(LAYOUT)
-    assert {step.kind for step in long.steps} == {"fill", "store", "load", "check", "evict"}
+    between = {"check", "evict"} if laps > 1 else set()
+    assert {step.kind for step in long.steps} == {"fill", "store", "load"} | between
     assert is_valid(long, LAYOUT.blocks)
     assert is_valid(whole, LAYOUT.blocks)
     loaded = {b for step in whole.steps if step.kind == "load" for b in step.blocks}  # type: ignore[attr-defined]
