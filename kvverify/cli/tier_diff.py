@@ -48,6 +48,12 @@ ARMS = 10  # passes over all requests that are shown as progress
     metavar="N",
     help="Requests of a round that generate at least 256 tokens.",
 )
+@click.option(
+    "--prompt-tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Length of all prompts; if not given, lengths at which all tiers hit alike.",
+)
 @click.option("--salt", is_flag=True, help="Send a cache_salt of this run.")
 @shared_option
 @served_model_option

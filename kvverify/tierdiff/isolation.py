@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvverify.errors import KvverifyError
 from kvverify.events import Event, GateEvaluated, IsolationMeasured, SessionChecked
@@ -20,6 +20,8 @@ ANSWER_TOKENS = 16  # of a secret of eight digits, whatever the tokenizer makes 
 _EARLY_ROUNDS, _EARLY_SESSIONS = 3, 8
 _CANARY_TOKENS = 320  # a story and its question, even where a token is a byte
 _LEAST_TOKENS = 64  # of the shared prefix; twice that of each session's own part
+_CANDIDATES = 4  # for each session: a weak model answers some of them rightly, and only those are worth something
+_PASSES = 2  # from HBM, all at once, with a right answer in each: what flips by itself shows nothing of the tier
 
 Done = frozenset[tuple[str, int]]  # (session, round) of an earlier run
 
@@ -58,14 +60,20 @@ class Isolation:
             raise KvverifyError(f"{info.engine} does not tell its block size: no session can be fitted to it")
         return unit
 
-    async def sessions(self) -> list[Session]:
-        """Return the sessions with a secret number each."""
+    async def candidates(self) -> list[Session]:
+        """Return more sessions with a secret number each than are wanted: those that qualify come first."""
         shared, own = (
             max(least, -(-tokens // self.unit)) for least, tokens in ((1, _LEAST_TOKENS), (2, 2 * _LEAST_TOKENS))
         )
-        count, seed = self.options.sessions, self.options.seed
+        wanted = self.options.sessions
         return await secret_sessions(
-            self.tokenize, count, unit=self.unit, shared_units=shared, own_units=own, seed=seed
+            self.tokenize,
+            _CANDIDATES * wanted,
+            depths=wanted,
+            unit=self.unit,
+            shared_units=shared,
+            own_units=own,
+            seed=self.options.seed,
         )
 
     async def early(self) -> list[Session]:
@@ -79,16 +87,18 @@ class Isolation:
             seed=self.options.seed,
         )
 
-    async def check(self, arm: str, sessions: Sequence[Session], rounds: int, done: Done = frozenset()) -> None:
-        """Let ``sessions`` qualify in HBM, then force them out and reload them all at once, ``rounds`` times."""
+    async def check(
+        self, arm: str, candidates: Sequence[Session], count: int, rounds: int, done: Done = frozenset()
+    ) -> None:
+        """Let ``count`` of ``candidates`` qualify in HBM, then force them out and reload them all at once, ``rounds`` times."""
         server = self.server
-        left = [r for r in range(1, rounds + 1) if any((s.name, r) not in done for s in sessions)]
+        # named by their place, so that a resumed run knows what is done whichever candidates qualify this time
+        names = [c.name for c in candidates[:count]]
+        left = [r for r in range(1, rounds + 1) if any((name, r) not in done for name in names)]
         if not left:
             return
-        qualified: set[str] = set()
-        for number, wave in enumerate(waves(sessions, server.info.capacity_tokens.get("hbm"))):
-            server.round = number
-            qualified |= await self._qualify(arm, wave)
+        chosen, qualified = await self._choose(arm, candidates, count)
+        sessions = [replace(s, name=name) for s, name in zip(chosen, names, strict=True)] if chosen else []
         for round_ in left:
             server.round = round_
             poisoned = await server.empty(await self.canary(round_))
@@ -98,10 +108,22 @@ class Isolation:
             gate = gate_of(server, arm, sessions, answers, (before, after), poisoned=poisoned)
             server.emit(gate)
             tier = server.info.lower_tier if gate.satisfied else ""
-            for session, answer in zip(sessions, answers, strict=True):
+            for number, (session, answer) in enumerate(zip(sessions, answers, strict=True)):
                 if not answer.error:
-                    known = session.name in qualified
+                    known = number < qualified
                     server.emit(checked(session, answer, sessions, round_, qualified=known, tier=tier))
+
+    async def _choose(self, arm: str, candidates: Sequence[Session], count: int) -> tuple[list[Session], int]:
+        """Return ``count`` sessions, those that qualified first, and how many did; no more candidates are asked than needed."""
+        good, rest = list[Session](), list[Session]()
+        for number, wave in enumerate(waves(candidates, self.server.info.capacity_tokens.get("hbm"), most=count)):
+            if len(good) >= count:
+                break
+            self.server.round = number
+            right = await self._qualify(arm, wave)
+            good += [s for s in wave if s.name in right]
+            rest += [s for s in wave if s.name not in right]
+        return [*good, *rest][:count], min(count, len(good))
 
     async def canary(self, round_: int) -> Item:
         """Return a prompt that shows whether HBM was emptied."""
@@ -110,14 +132,20 @@ class Isolation:
         return Item(round_, await self.server.writer.write(length, round_), 1)
 
     async def _qualify(self, arm: str, wave: Sequence[Session]) -> set[str]:
-        """Return which sessions of ``wave`` give a right answer from HBM, after a pass that computes them.
+        """Return which sessions of ``wave`` give a right answer from HBM each time, after a pass that computes them.
 
         HBM must have hit all of it: an answer that was reloaded, or computed anew, qualifies nobody.
         """
-        server = self.server
         await self._ask_all(f"{arm}-cold", wave)
+        right = {s.name for s in wave}
+        for _ in range(_PASSES):
+            right &= await self._right_from_hbm(f"{arm}-hbm", wave)
+        return right
+
+    async def _right_from_hbm(self, arm: str, wave: Sequence[Session]) -> set[str]:
+        server = self.server
         before = await server.engine.evidence()
-        answers = await self._ask_all(f"{arm}-hbm", wave)
+        answers = await self._ask_all(arm, wave)
         after = await server.engine.evidence()
         expected = total(server.engine.expected(s.prompt.tokens) for s in wave)
         gate = evaluate(
@@ -129,7 +157,7 @@ class Isolation:
             server.info,
             poisoned=False,
             shared=server.shared,
-            arm=f"{arm}-hbm",
+            arm=arm,
             round_=server.round,
         )
         server.emit(gate)
@@ -146,18 +174,19 @@ class Isolation:
 
 async def check_sessions(isolation: Isolation, done: Done = frozenset()) -> None:
     """Run the sessions with a secret, and a few rounds of those that differ in an early token."""
-    await isolation.check("sessions", await isolation.sessions(), isolation.options.rounds, done)
+    options = isolation.options
+    await isolation.check("sessions", await isolation.candidates(), options.sessions, options.rounds, done)
     early = await isolation.early()
     if early:
-        await isolation.check("early-token", early, min(_EARLY_ROUNDS, isolation.options.rounds), done)
+        await isolation.check("early-token", early, len(early), min(_EARLY_ROUNDS, options.rounds), done)
 
 
-def waves(sessions: Sequence[Session], pool_tokens: int | None) -> list[Sequence[Session]]:
-    """Cut ``sessions`` into parts that HBM holds together, in three quarters of it."""
-    if not sessions or pool_tokens is None:
-        return [sessions] if sessions else []
+def waves(sessions: Sequence[Session], pool_tokens: int | None, *, most: int) -> list[Sequence[Session]]:
+    """Cut ``sessions`` into parts of up to ``most`` that HBM holds together, in three quarters of it."""
+    if not sessions:
+        return []
     each = max(s.prompt.tokens + ANSWER_TOKENS for s in sessions)
-    size = max(1, pool_tokens * 3 // 4 // each)
+    size = most if pool_tokens is None else min(most, max(1, pool_tokens * 3 // 4 // each))
     return [sessions[start : start + size] for start in range(0, len(sessions), size)]
 
 

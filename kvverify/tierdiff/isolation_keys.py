@@ -59,7 +59,7 @@ async def check_adapters(isolation: Isolation, clients: Mapping[str, Client]) ->
 async def _prompt(isolation: Isolation, name: str) -> Prompt:
     unit, seed = isolation.unit, sum(name.encode()) + isolation.options.seed
     own = max(2, -(-128 // unit))
-    made = await secret_sessions(isolation.tokenize, 1, unit=unit, shared_units=1, own_units=own, seed=seed)
+    made = await secret_sessions(isolation.tokenize, 1, depths=1, unit=unit, shared_units=1, own_units=own, seed=seed)
     return made[0].prompt
 
 

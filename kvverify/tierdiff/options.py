@@ -18,6 +18,7 @@ MOST_REQUESTS = 200_000  # of a run, all rounds
 class TierDiffOptions:
     """``requests`` are prompts of one round, each new in every round; the first ``long_requests`` generate at least 256 tokens.
 
+    ``prompt_tokens`` is the length of all prompts, in place of lengths at which all tiers hit alike.
     ``concurrency`` is the number in flight in the concurrent arms; 1 leaves them out. ``salt``: a ``cache_salt`` of this run.
     ``shared``: other clients may use the server. ``model`` and ``lmcache_url`` are for the engine adapter.
     """
@@ -29,6 +30,7 @@ class TierDiffOptions:
     concurrency: int = 4
     max_tokens: int = 16
     long_requests: int = 1
+    prompt_tokens: int | None = None
     salt: bool = False
     shared: bool = False
     model: str | None = None
@@ -51,8 +53,8 @@ class TierDiffOptions:
             UsageError: they are of another command or version.
         """
         names = {f.name for f in dataclasses.fields(cls)}
-        if set(values) != names:
-            odd = ", ".join(sorted(names ^ set(values)))
+        needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
+        if odd := ", ".join(sorted((set(values) - names) | (needed - set(values)))):
             raise UsageError(f"the run to resume was made with other options ({odd}); start a new one")
         return cls(**values)
 

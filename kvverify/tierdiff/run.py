@@ -48,8 +48,12 @@ async def _run(options: TierDiffOptions, seed: int, emit: Emit, known: list[Even
     attempt = sum(isinstance(e, RunStarted) for e in known)
     async with connect(options.connection(), seed + attempt, emit) as server:
         try:
-            first = await _shortest(server, room=options.tokens_of(0))
-            lengths = _lengths(first.tokens, server.info, room=options.tokens_of(0))
+            if options.prompt_tokens is None:
+                first = await _shortest(server, room=options.tokens_of(0))
+                lengths = _lengths(first.tokens, server.info, room=options.tokens_of(0))
+            else:
+                first = await _as_told(server, options.prompt_tokens, room=options.tokens_of(0))
+                lengths = [first.tokens]
         except KvverifyError as problem:
             emit_engine(server)
             emit(nothing_possible(server.info, str(problem)))
@@ -83,6 +87,20 @@ async def _shortest(server: Server, *, room: int) -> Prompt:
             return await server.writer.write(tokens, WARM_UP)
         except UsageError:
             units += 1  # ends at the context, or where there is none, with a length that holds everything
+
+
+async def _as_told(server: Server, tokens: int, *, room: int) -> Prompt:
+    """Return a prompt of the length that the user wants; where the tiers hit unequally, comparisons are refused.
+
+    Raises:
+        UsageError: it does not fit the context, or holds no question.
+    """
+    most = server.info.max_context
+    if most is not None and tokens + room > most:
+        raise UsageError(
+            f"--prompt-tokens {tokens} and answers of {room} are beyond the context of {most}: expected at most {most - room}"
+        )
+    return await server.writer.write(tokens, WARM_UP)
 
 
 def _lengths(shortest: int, info: EngineInfo, *, room: int) -> list[int]:

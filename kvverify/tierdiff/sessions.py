@@ -76,13 +76,14 @@ class Found:
 
 
 async def secret_sessions(
-    tokenize: Tokenize, count: int, *, unit: int, shared_units: int, own_units: int, seed: int
+    tokenize: Tokenize, count: int, *, depths: int, unit: int, shared_units: int, own_units: int, seed: int
 ) -> list[Session]:
     """Return ``count`` sessions of equal length.
 
     Args:
         tokenize: the server's tokenizer.
         count: number of sessions.
+        depths: places of a secret in a session's own part, from its beginning to its end, taken in turn.
         unit: tokens in which the lower tier is hit.
         shared_units: units of the shared prefix.
         own_units: units of each session's own part; more are taken where a secret needs them.
@@ -97,7 +98,7 @@ async def secret_sessions(
     found = []
     for number, (secret, statement) in enumerate(zip(secrets, statements, strict=True)):
         filler = await _filled(tokenize, random.Random(f"{seed} {number}"), own_tokens - len(statement), special=False)
-        place = number * len(filler) // max(1, count - 1) if count > 1 else 0
+        place = number % depths * len(filler) // max(1, depths - 1)
         body = [*shared, *filler[:place], *statement, *filler[place:], *question]
         prompt = Prompt(body, len(body), secret, f"session {number:02d}")
         found.append(Session(prompt.name, prompt, len(shared)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from unittest.mock import patch
 
 import pytest
 
@@ -12,6 +13,7 @@ pytest.importorskip("torch")
 from kvverify.events import (
     ConfigurationChecked,
     Event,
+    GateEvaluated,
     IsolationMeasured,
     RunFinished,
     RunStarted,
@@ -20,9 +22,11 @@ from kvverify.events import (
 )
 from kvverify.lab.serving import running
 from kvverify.live.control import Control, ServerProblem
+from kvverify.tierdiff import isolation as tierdiff_isolation
 from kvverify.tierdiff.connect import Connection
 from kvverify.tierdiff.doctor_run import doctor
 from kvverify.tierdiff.isolation_run import IsolationPlan, isolation
+from kvverify.tierdiff.sessions import Found, Session
 from kvverify.verdicts import verdict_of
 
 pytestmark = pytest.mark.usefixtures("torch")
@@ -64,6 +68,27 @@ def test_a_clean_lab_passes_and_says_what_it_excludes(lab: str) -> None:
     assert said.foreign == 0
     assert said.right == said.qualified > 8
     assert 0 < said.excluded_rate < 1
+
+
+def test_sessions_that_a_weak_model_answers_wrongly_are_replaced(lab: str) -> None:
+    """Of more candidates than sessions those count that are right from HBM twice; the names stay those of the places."""
+    _plant(lab, "")
+    calls = 0
+
+    def sometimes(text: str, session: Session, others: Sequence[Session]) -> Found:
+        nonlocal calls
+        calls += 1
+        # the first four candidates: two are wrong at once, and one more the second time
+        weak = {"session 00", "session 02"} | ({"session 03"} if calls > 4 else set())
+        return Found(right=calls > 16 or session.name not in weak, foreign=())
+
+    with patch.object(tierdiff_isolation, "examine", sometimes):
+        events = _isolation(lab)
+    checked = [e for e in events if isinstance(e, SessionChecked) and e.session.startswith("session ")]
+    assert sorted(e.session for e in checked) == [f"session {n:02d}" for n in range(4)]
+    assert all(e.qualified for e in checked)
+    hbm = [e for e in events if isinstance(e, GateEvaluated) and e.arm == "sessions-hbm"]
+    assert len(hbm) == 4  # two waves of candidates, twice each
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_long_requests_generate_enough_for_faults_of_late_steps() -> None:
     assert [options.tokens_of(n) for n in range(3)] == [LONG_TOKENS, LONG_TOKENS, 16]
     assert TierDiffOptions.from_log(options.to_log()) == options
     with pytest.raises(UsageError, match="other options"):
-        TierDiffOptions.from_log({"url": "u"})
+        TierDiffOptions.from_log({"url": "u", "colour": "blue"})
     with pytest.raises(UsageError, match="at most"):
         TierDiffOptions(url="u", requests=10**6)
 

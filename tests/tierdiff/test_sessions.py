@@ -29,7 +29,9 @@ async def by_words(text: str, special: bool) -> list[int]:
 @given(count=st.integers(1, 12), unit=st.sampled_from([16, 32, 64, 256]), seed=st.integers(0, 2**32))
 def test_secrets_stand_in_what_the_lower_tier_holds_and_nowhere_else(count: int, unit: int, seed: int) -> None:
     """All prompts are equally long, share exactly the first units, and end with the same question."""
-    made = asyncio.run(secret_sessions(by_bytes, count, unit=unit, shared_units=1, own_units=2, seed=seed))
+    made = asyncio.run(
+        secret_sessions(by_bytes, count, depths=count, unit=unit, shared_units=1, own_units=2, seed=seed)
+    )
     bodies = [s.prompt.body for s in made]
     assert len({len(body) for body in bodies}) == 1
     cached = len(bodies[0]) // unit * unit
@@ -50,7 +52,7 @@ def test_secrets_stand_in_what_the_lower_tier_holds_and_nowhere_else(count: int,
 
 def test_secrets_stand_at_different_places() -> None:
     """Damage to any block costs some session its answer."""
-    made = asyncio.run(secret_sessions(by_bytes, 8, unit=16, shared_units=1, own_units=8, seed=3))
+    made = asyncio.run(secret_sessions(by_bytes, 8, depths=8, unit=16, shared_units=1, own_units=8, seed=3))
     blocks = set()
     for s in made:
         assert isinstance(s.prompt.body, list)
@@ -114,12 +116,13 @@ def test_words_count_only_at_the_beginning() -> None:
     assert examine(" A river", words[0], words).foreign == ("early A",)
 
 
-@given(pool=st.one_of(st.none(), st.integers(0, 5000)), count=st.integers(0, 40))
-def test_waves_hold_every_session_once_and_fit(pool: int | None, count: int) -> None:
+@given(pool=st.one_of(st.none(), st.integers(0, 5000)), count=st.integers(0, 40), most=st.integers(1, 50))
+def test_waves_hold_every_session_once_and_fit(pool: int | None, count: int, most: int) -> None:
     """HBM holds a wave, unless it cannot hold even one session."""
     sessions = [Session(str(n), Prompt([1] * 100, 100, "1", str(n)), 32) for n in range(count)]
-    cut = waves(sessions, pool)
+    cut = waves(sessions, pool, most=most)
     assert [s for wave in cut for s in wave] == sessions
+    assert all(len(wave) <= most for wave in cut)
     if pool is not None:
         assert all(len(wave) == 1 or len(wave) * 116 <= pool for wave in cut)
 

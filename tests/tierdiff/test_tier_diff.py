@@ -213,3 +213,14 @@ def wait_for(condition: Any, limit: float = 120.0) -> None:
     while not condition():
         assert time.monotonic() < end, "did not come"
         time.sleep(0.1)
+
+
+def test_prompts_of_a_given_length(tmp_path: Path) -> None:
+    with running(Options(hbm_blocks=BLOCKS)) as url:
+        code, events = tier_diff(url, tmp_path / "run", "--prompt-tokens", "401", requests=1)
+        assert {e.prompt_tokens for e in of_arm(events, "hbm") + of_arm(events, "dram")} == {401}
+        assert code == 0
+        code, events = tier_diff(url, tmp_path / "long", "--prompt-tokens", "100000", requests=1)
+    assert code == 3
+    assert not of_arm(events, "hbm")
+    assert any("--prompt-tokens 100000 and answers of 4 are beyond the context" in r.text for r in reasons(events))
