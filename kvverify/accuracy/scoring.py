@@ -7,8 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvverify.accuracy.sample import Sample
+from kvverify.errors import UsageError, nearest
 
 RULES: dict[str, str] = {}  # name -> "module:function"; binary or fractional is the rule's to say
+RULES |= {
+    "exact": "kvverify.accuracy.checkers.plain:exact",
+    "contains": "kvverify.accuracy.checkers.plain:contains",
+    "number": "kvverify.accuracy.checkers.plain:number",
+    "choice": "kvverify.accuracy.checkers.plain:choice",
+    "json-schema": "kvverify.accuracy.checkers.json_rules:json_schema",
+    "json-fields": "kvverify.accuracy.checkers.json_rules:json_fields",
+    "tool-call": "kvverify.accuracy.checkers.tool_call:tool_call",
+    "sql": "kvverify.accuracy.checkers.sql:sql",
+    "code": "kvverify.accuracy.checkers.code:code",
+    "refusal": "kvverify.accuracy.checkers.refusal:refusal",
+    "answered": "kvverify.accuracy.checkers.refusal:answered",
+}
+JUDGED = frozenset({"rubrics"})  # no rule of ours: a judge scores these after the answer came (kvverify.accuracy.judge)
+BLOCKING = frozenset({"code", "sql"})  # may take seconds: call them outside the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +38,15 @@ class Score:
 
 
 def rule_of(metric: str) -> Callable[[Sample, str], Score]:
-    """Return the rule by its name: a function of the sample and the answer's text."""
+    """Return the rule by its name: a function of the sample and the answer's text.
+
+    Raises:
+        UsageError: no rule of this name, or one that needs a judge.
+    """
+    if metric in JUDGED:
+        raise UsageError(f"metric {metric} is scored by a judge: name its endpoint")
+    if metric not in RULES:
+        raise UsageError(f"metric {metric!r}: no such rule; {nearest(metric, RULES.keys() | JUDGED)}")
     module, _, name = RULES[metric].partition(":")
     rule: Callable[[Sample, str], Score] = getattr(importlib.import_module(module), name)
     return rule

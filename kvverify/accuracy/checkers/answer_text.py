@@ -1,0 +1,39 @@
+"""What of an answer counts: without its reasoning, and with the fenced block apart from the words around it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kvverify.accuracy.sample import Sample
+
+_FENCE = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)(?:\r?\n[ \t]*```|\Z)", re.DOTALL)
+AROUND = "text around it"
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The first fenced block of an answer: its ``body``, and whether there are words ``around`` it."""
+
+    body: str
+    around: bool
+
+
+def whole_answer(sample: Sample, text: str) -> str:
+    """Return the sample's answer prefix and what the model wrote after it, without a reasoning block.
+
+    A block that was begun and never ended leaves nothing: the model did not come to its answer.
+    """
+    _, end, after = text.rpartition("</think>")
+    if end:
+        return after
+    return sample.answer_prefix + ("" if text.lstrip().startswith("<think>") else text)
+
+
+def fenced(answer: str) -> Fenced | None:
+    """Return the first fenced block, None without one; a fence that a stop sequence left open ends with the answer."""
+    found = _FENCE.search(answer)
+    if found is None:
+        return None
+    around = bool(answer[: found.start()].strip() or answer[found.end() :].strip())
+    return Fenced(found.group(2), around)
