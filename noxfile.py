@@ -76,7 +76,11 @@ def roundtrip(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run kvverify's own tests, those on the real LMCache and vLLM kernels included: their absence fails here."""
     session.run(stacks_python(session), "-c", IMPORT_ALL, env=QUIET, external=True)
-    env = {**QUIET, "OMP_NUM_THREADS": "1", "KVVERIFY_REQUIRE": "torch,lmcache,vllm,openai,httpx2,prometheus_client"}
+    env = {
+        **QUIET,
+        "OMP_NUM_THREADS": "1",
+        "KVVERIFY_REQUIRE": "torch,lmcache,vllm,openai,httpx2,prometheus_client,scipy,statsmodels",
+    }
     session.run(
         stacks_python(session),
         "-m",
@@ -163,7 +167,9 @@ def stacks_python(session: nox.Session) -> str:
         _done("stacks", "stacks.txt", "stacks-no-deps.txt")
     if _changed("kvverify", "../pyproject.toml", "stacks.txt", "tools.txt"):
         pins = ["-c", "requirements/stacks.txt", "-c", "requirements/tools.txt"]
-        session.run(python, "-m", "pip", "install", "--quiet", *pins, "-e", ".[dev,live,accuracy]", env=QUIET, external=True)
+        session.run(
+            python, "-m", "pip", "install", "--quiet", *pins, "-e", ".[dev,live,accuracy]", env=QUIET, external=True
+        )
         _done("kvverify", "../pyproject.toml", "stacks.txt", "tools.txt")
     return python
 

@@ -24,6 +24,7 @@ class Design:
     mean: float
     components: list[Floats]
     names: list[str]
+    unit: str  # cluster, or pair where nothing is shared
 
     @property
     def clusters(self) -> int:
@@ -37,7 +38,7 @@ class Design:
         if not lonely:
             return ""
         where = f" in {', '.join(lonely)}" if any(lonely) else ""
-        return f"one cluster{where}: how clusters vary cannot be seen in one"
+        return f"one {self.unit}{where}: how much {self.unit}s vary cannot be seen in one"
 
 
 def design(
@@ -51,6 +52,51 @@ def design(
     Raises:
         ValueError: no difference, one that is not finite, or labels of another number.
     """
+    values = _finite(differences)
+    layer, names = _numbered(strata, values.size, "strata")
+    sizes = np.bincount(layer)
+    means = np.bincount(layer, values) / sizes
+    influence = (values - means[layer]) / (sizes.size * sizes[layer])
+    mean = float(means.mean())
+    if clusters is None:
+        return Design(mean, [influence[layer == k] for k in range(sizes.size)], names, "pair")
+    group, _ = _numbered(clusters, values.size, "clusters")
+    component = _components(layer, group)
+    parts, together = [], []
+    for k in np.unique(component):
+        inside = component[layer] == k
+        _, compact = np.unique(group[inside], return_inverse=True)
+        parts.append(_sums(compact, influence[inside]))
+        together.append(", ".join(name for name, of in zip(names, component, strict=True) if of == k))
+    return Design(mean, parts, together, "cluster")
+
+
+def contributions(
+    differences: npt.ArrayLike,
+    *,
+    strata: Sequence[Hashable] | npt.NDArray[Any] | None = None,
+    clusters: Sequence[Hashable] | npt.NDArray[Any] | None = None,
+) -> tuple[Floats, Floats]:
+    """Return what each cluster brings to the mean of the strata's means, and its weight in it; they add up to the mean and to 1.
+
+    Raises:
+        ValueError: no difference, one that is not finite, or labels of another number.
+    """
+    values = _finite(differences)
+    layer, _ = _numbered(strata, values.size, "strata")
+    sizes = np.bincount(layer)
+    weight = 1.0 / (sizes.size * sizes[layer])
+    if clusters is None:
+        return values * weight, weight
+    group, _ = _numbered(clusters, values.size, "clusters")
+    return _sums(group, values * weight), _sums(group, weight)
+
+
+def _sums(group: npt.NDArray[np.intp], values: Floats) -> Floats:
+    return np.bincount(group, values).astype(np.float64, copy=False)  # for the type: of floats they are floats
+
+
+def _finite(differences: npt.ArrayLike) -> Floats:
     values = np.asarray(differences, dtype=np.float64)
     if values.ndim != 1 or not values.size:
         raise ValueError(
@@ -58,22 +104,7 @@ def design(
         )
     if not np.isfinite(values).all():
         raise ValueError(f"{int((~np.isfinite(values)).sum())} of {values.size} paired differences are not finite")
-    layer, names = _numbered(strata, values.size, "strata")
-    sizes = np.bincount(layer)
-    means = np.bincount(layer, values) / sizes
-    influence = (values - means[layer]) / (sizes.size * sizes[layer])
-    mean = float(means.mean())
-    if clusters is None:
-        return Design(mean, [influence[layer == k] for k in range(sizes.size)], names)
-    group, _ = _numbered(clusters, values.size, "clusters")
-    component = _components(layer, group)
-    parts, together = [], []
-    for k in np.unique(component):
-        inside = component[layer] == k
-        _, compact = np.unique(group[inside], return_inverse=True)
-        parts.append(np.bincount(compact, influence[inside]).astype(np.float64, copy=False))
-        together.append(", ".join(name for name, of in zip(names, component, strict=True) if of == k))
-    return Design(mean, parts, together)
+    return values
 
 
 def _numbered(

@@ -33,7 +33,6 @@ class Mean:
 def paired_mean(
     differences: npt.ArrayLike,
     confidence: float,
-    *,
     clusters: Sequence[Hashable] | npt.NDArray[Any] | None = None,
     strata: Sequence[Hashable] | npt.NDArray[Any] | None = None,
 ) -> Mean:
