@@ -1,0 +1,76 @@
+"""A tokenizer that is a server's ``POST /tokenize``: exact, and a request for each text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+
+from kvverify.live.control import ServerProblem, api_key_from_environment, one_line, server_root, transport_options
+
+AT_ONCE = 16  # requests in flight: a text takes the server less than a millisecond, the way there more
+TIMEOUT_S = 60.0
+_PROBE = "A word, 1234567 numbers; naïve 漢字 🙂\n\tAND\r\n  spaces. http://x.y/?z=[1]{2}<3> don't"
+
+
+class Served:
+    """The tokenizer of the server at ``url``, as vLLM and SGLang or as llama.cpp have it; the first model that it lists.
+
+    ``identity`` is the SHA-256 of what it makes of a text with many kinds of characters, so it does not tell apart two tokenizers that agree on it.
+
+    Raises:
+        UsageError: ``url`` is none of a server.
+        ServerProblem: no answer, or no ``/tokenize``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = server_root(url)
+        key = api_key_from_environment()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._key = key
+        self._http = httpx2.Client(headers=headers, timeout=TIMEOUT_S, **transport_options(self._url))
+        listed = self._json("GET", "/v1/models")
+        models = listed.get("data") if isinstance(listed, dict) else None
+        self._model = models[0].get("id", "") if isinstance(models, list) and models else ""
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenize")
+        probe = [self.ids(_PROBE), self.ids(_PROBE, start=True)]
+        self.identity = hashlib.sha256(json.dumps(["served", probe]).encode()).hexdigest()
+
+    def ids(self, text: str, *, start: bool = False) -> list[int]:
+        """Return the token ids of ``text``; ``start`` puts what the model has at the start of a prompt before them."""
+        if not text and not start:
+            return []
+        forms: list[dict[str, Any]] = [
+            {"model": self._model, "prompt": text, "add_special_tokens": start},
+            {"content": text, "add_special": start},
+        ]
+        answer: Any = None
+        for form in forms:
+            answer = self._json("POST", "/tokenize", form)
+            tokens = answer.get("tokens") if isinstance(answer, dict) else None
+            if isinstance(tokens, list) and tokens and all(type(t) is int for t in tokens):
+                return tokens
+        raise ServerProblem(f"POST {self._url}/tokenize: expected token ids, got {str(answer)[:80]!r}")
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text, sixteen requests at once."""
+        return [len(ids) for ids in self._threads.map(self.ids, texts)]
+
+    def _json(self, method: str, path: str, body: Any = None) -> Any:
+        where = f"{method} {self._url}{path}"
+        try:
+            response = self._http.request(method, f"{self._url}{path}", json=body)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            detail = one_line(str(error), self._key) or type(error).__name__
+            raise ServerProblem(f"{where}: no answer ({detail}); is the server up?") from error
+        if response.status_code != httpx2.codes.OK:
+            words = one_line(response.text, self._key) or "nothing"
+            raise ServerProblem(f"{where}: status {response.status_code}, said {words}", response.status_code)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ServerProblem(f"{where}: expected JSON, got {one_line(response.text, self._key)}") from error
