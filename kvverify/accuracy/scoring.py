@@ -22,6 +22,7 @@ RULES |= {
     "code": "kvverify.accuracy.checkers.code:code",
     "refusal": "kvverify.accuracy.checkers.refusal:refusal",
     "answered": "kvverify.accuracy.checkers.refusal:answered",
+    "lm-eval": "kvverify.accuracy.lm_eval.rule:score",
 }
 JUDGED = frozenset({"rubrics"})  # no rule of ours: a judge scores these after the answer came (kvverify.accuracy.judge)
 BLOCKING = frozenset({"code", "sql"})  # may take seconds: call them outside the event loop

@@ -1,0 +1,1 @@
+"""Tasks of the lm-eval package: it writes the questions and scores the answers; kvverify asks, counts and records."""

@@ -1,0 +1,145 @@
+"""Source "lm-eval": lm-eval builds a task's questions, which kvverify asks; its answers are scored by the task's own code."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from kvverify.accuracy.lm_eval.package import lm_eval_module, lm_eval_version
+from kvverify.accuracy.lm_eval.tasks import GENERATES, LoadedTask, load
+from kvverify.accuracy.sample import Sample
+from kvverify.accuracy.source import SourceContext, TaskSpec
+from kvverify.errors import UsageError
+
+BATCH = 256  # prompts whose tokens are counted at a time
+KNOWN = {
+    "until",
+    "max_gen_toks",
+    "do_sample",
+    "temperature",
+    "top_p",
+    "top_k",
+}  # the last four say nothing at temperature 0
+
+
+def samples(task: TaskSpec, context: SourceContext) -> Iterator[Sample]:
+    """Yield the first ``task.samples`` documents (0: all) as samples, in lm-eval's order, with the prompts it would send.
+
+    Prompts are never cut: :attr:`Sample.tokens` counts them whole.
+
+    Raises:
+        UsageError: no such task, no such option, or a task that kvverify cannot pair or ask (see :mod:`.tasks`).
+        EnvironmentProblem: lm-eval or the task's data are not on this machine.
+    """
+    loaded = load(task, context.corpora)
+    made = _made(loaded, number_of(loaded, task))
+    while batch := list(itertools.islice(made, BATCH)):
+        counts = context.tokenizer.counts([sample.prompt + sample.answer_prefix for sample in batch])
+        for sample, count in zip(batch, counts, strict=True):
+            yield _counted(sample, count + context.reserve)
+
+
+def facts(task: TaskSpec, context: SourceContext) -> dict[str, str]:
+    """Return lm-eval's version and, for this task, its version, the hashes of its settings and documents, and how it is asked."""
+    loaded = load(task, context.corpora)
+    config = loaded.task.config
+    shots = config.num_fewshot or 0
+    until, limit = _generation(loaded)
+    files = {f"data {split}": f"{file.name} sha256 {file.sha256}" for split, file in loaded.files.items()}
+    values = {
+        "version": str(loaded.task.VERSION),
+        "settings": loaded.identity,
+        "documents": f"{len(loaded.docs)} sha256 {loaded.docs_hash}",
+        "shots": f"{shots}, seed {loaded.options.fewshot_seed}" if shots else "0",
+        "score": f"{loaded.metric},{loaded.filter}",
+        "until": json.dumps(until),
+        "max_tokens": f"{limit}{'' if _says_limit(loaded) else ' (lm-eval’s default, the task names none)'}",
+        **files,
+    }
+    return {"lm-eval": lm_eval_version()} | {f"lm-eval {task.name} {key}": value for key, value in values.items()}
+
+
+def number_of(loaded: LoadedTask, task: TaskSpec) -> int:
+    """Return how many documents are asked.
+
+    Raises:
+        UsageError: more than there are.
+    """
+    if task.samples > len(loaded.docs):
+        raise UsageError(f"task {task.name}: {task.samples} samples asked for, its data hold {len(loaded.docs)}")
+    return task.samples or len(loaded.docs)
+
+
+def context_of(loaded: LoadedTask, doc: dict[str, Any]) -> tuple[str, str]:
+    """Return a document's prompt, few-shot examples before it, and what the answer begins with.
+
+    Few-shot examples come from one generator of the task's own: documents must be taken in order, from the first one on.
+    """
+    prefix = loaded.task.doc_to_prefix(doc) or ""
+    text: str = loaded.task.fewshot_context(
+        doc, num_fewshot=loaded.task.config.num_fewshot or 0, gen_prefix=prefix or None
+    )
+    return text.removesuffix(prefix) if prefix else text, prefix
+
+
+def _made(loaded: LoadedTask, number: int) -> Iterator[Sample]:
+    if (kind := loaded.task.OUTPUT_TYPE) != GENERATES:
+        raise UsageError(
+            f"task {loaded.name} is scored by the likelihood of given texts ({kind}); that needs `echo`, which bypasses every "
+            "cache, and says nothing of it: it can only be a raw-KV control, in a run of its own"
+        )
+    until, limit = _generation(loaded)
+    loaded.task.set_fewshot_seed(loaded.options.fewshot_seed)
+    seen: Counter[str] = Counter()
+    for index, doc in enumerate(loaded.docs[:number]):
+        prompt, prefix = context_of(loaded, doc)
+        question = json.dumps([prompt, doc], sort_keys=True)
+        details = {"settings": loaded.identity, "doc": doc} | ({"again": seen[question]} if seen[question] else {})
+        seen[question] += 1  # data sets hold doubles, and each is a sample with a key of its own
+        yield Sample(
+            task=loaded.name,
+            length=0,
+            index=index,
+            prompt=prompt,
+            answer_prefix=prefix,
+            metric="lm-eval",
+            details=details,
+            max_tokens=limit,
+            stop=until,
+            cluster=_cluster(loaded, doc),
+        )
+
+
+def _counted(sample: Sample, tokens: int) -> Sample:
+    return replace(sample, tokens=tokens)
+
+
+def _cluster(loaded: LoadedTask, doc: dict[str, Any]) -> str:
+    if not (field := loaded.options.cluster):
+        return ""
+    if field not in doc:
+        raise UsageError(
+            f"task {loaded.name}: option cluster: no field {field!r} in its documents; valid: {', '.join(doc)}"
+        )
+    return f"{field}={json.dumps(doc[field], sort_keys=True, ensure_ascii=False)}"
+
+
+def _generation(loaded: LoadedTask) -> tuple[tuple[str, ...], int]:
+    """Return the strings that end an answer, and the most tokens it may have."""
+    wanted = dict(loaded.task.config.generation_kwargs or {})
+    if unknown := sorted(set(wanted) - KNOWN):
+        raise UsageError(
+            f"task {loaded.name}: generation_kwargs: {', '.join(unknown)} cannot be kept; known: {', '.join(sorted(KNOWN))}"
+        )
+    until = wanted.get("until") or []
+    default = lm_eval_module("lm_eval.defaults").DEFAULT_MAX_GEN_TOKS
+    limit = loaded.options.max_tokens or wanted.get("max_gen_toks") or default
+    return tuple([until] if isinstance(until, str) else until), int(limit)
+
+
+def _says_limit(loaded: LoadedTask) -> bool:
+    return bool(loaded.options.max_tokens or (loaded.task.config.generation_kwargs or {}).get("max_gen_toks"))
