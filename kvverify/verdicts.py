@@ -18,6 +18,7 @@ from kvverify.events import (
     Verdict,
 )
 from kvverify.reasons import SEVERITY, Reason, worst
+from kvverify.verdicts_compare import compare_reasons, is_compare
 from kvverify.verdicts_live import is_live, live_reasons
 
 
@@ -32,12 +33,20 @@ def reasons(events: Iterable[Event]) -> list[Reason]:
     FAIL: a kernel broke a property or differs from a reference codec, or a planted fault survived, which is a FAIL of the
     checker. ERROR: a problem was met.
     INCONCLUSIVE: no sequence compared a byte, a requested kernel did not run, a planted fault was killed nowhere, or the log
-    has no end (after the last start, where a run was resumed). Checks of live servers: see kvverify.verdicts_live.
+    has no end (after the last start, where a run was resumed). Checks of live servers: see kvverify.verdicts_live; comparisons of
+    accuracy arms: kvverify.verdicts_compare.
     """
     seen = list(events)
     found = [*_failures(seen), *_differences(seen), *_problems(seen), *_fault_reasons(seen)]
-    found += [*(live_reasons(seen) if is_live(seen) else _kernels_not_run(seen)), *_no_end(seen)]
+    found += [*_checks(seen), *_no_end(seen)]
     return sorted(found, key=lambda reason: -SEVERITY.index(reason.verdict))
+
+
+def _checks(seen: list[Event]) -> list[Reason]:
+    """Return what the rules of the command say that ran."""
+    if is_live(seen):
+        return live_reasons(seen)
+    return compare_reasons(seen) if is_compare(seen) else _kernels_not_run(seen)
 
 
 def compared_something(batch: BatchFinished) -> bool:

@@ -1,0 +1,72 @@
+"""What a number of pairs can show, at the discordance that was seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kvverify.accuracy.difference import Claim, Estimate
+from kvverify.stats.power import pairs_needed, pairs_needed_mean, power_of
+from kvverify.stats.tango import least_pairs
+
+NONE = -1  # no number of pairs does
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Numbers of pairs, design effect included; NONE where no number does.
+
+    ``needed`` shows the margin if the arm is no worse, ``needed_at_loss`` if the difference seen is the true one, ``needed_to_differ`` shows
+    that there is a difference as large. ``power_reached`` is the chance of these pairs if the arm is no worse.
+    """
+
+    needed: int
+    needed_at_loss: int
+    needed_to_differ: int
+    power_reached: float
+
+
+def size_of(found: Estimate, pairs: int, claim: Claim, *, binary: bool) -> Size:
+    """Return what ``pairs`` pairs with the spread ``found`` can show, and how many would show it."""
+    loss, effect = found.difference, max(1.0, found.design_effect)
+    spread = min(1.0, found.square)
+    margin = claim.margin
+    at_loss = NONE if loss <= -margin else _scaled(_noninferior(spread, min(0.0, loss), claim), effect)
+    independent = max(1, round(pairs / effect))
+    power = (
+        power_of(independent, margin, spread, alpha=claim.alpha, exact=binary)
+        if spread
+        else _all_equal(independent, claim)
+    )
+    return Size(
+        _scaled(_noninferior(spread, 0.0, claim), effect), at_loss, _differ(found, claim, effect, binary=binary), power
+    )
+
+
+def _noninferior(spread: float, loss: float, claim: Claim) -> int:
+    least = least_pairs(claim.margin, claim.alpha)
+    sd = math.sqrt(max(0.0, spread - loss * loss))
+    if not sd:
+        return least
+    needed = pairs_needed_mean(claim.margin, sd, alpha=claim.alpha, power=claim.power, true_difference=loss)
+    return max(needed, least)
+
+
+def _differ(found: Estimate, claim: Claim, effect: float, *, binary: bool) -> int:
+    size, spread = abs(found.difference), min(1.0, found.square)
+    if not 0 < size < 1:
+        return NONE
+    if binary and size <= spread:
+        return _scaled(pairs_needed(size, spread, alpha=claim.alpha, power=claim.power, design="mcnemar"), effect)
+    sd = math.sqrt(max(0.0, spread - size * size))
+    if not sd:
+        return NONE
+    return _scaled(pairs_needed_mean(size, sd, alpha=claim.alpha, power=claim.power, design="mcnemar"), effect)
+
+
+def _all_equal(pairs: int, claim: Claim) -> float:
+    return float(pairs >= least_pairs(claim.margin, claim.alpha))
+
+
+def _scaled(pairs: int, effect: float) -> int:
+    return math.ceil(pairs * effect)
