@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import click
 
@@ -26,6 +26,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "kvverify.cli.doctor",
         "Find configuration faults of a live server that make a cache or a test useless.",
     ),
+    "accuracy": (
+        "kvverify.cli.accuracy",
+        "Measure what a KV format or a tier costs in accuracy, sample by sample.",
+    ),
     "replay": ("kvverify.cli.replay", "Run the sequence of a failure file again."),
     "lab": ("kvverify.cli.lab", "Serve a small model with a tiered KV cache, to try kvverify on; no serving engine."),
     "demo": ("kvverify.cli.demo", "Show all of it against the lab, without a GPU, in about two minutes."),
@@ -39,31 +43,33 @@ EPILOG = "Exit codes: 0 pass, 1 a check failed, 2 usage or environment error, 3 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, so that help and typing mistakes cost no import."""
 
+    table: ClassVar[Mapping[str, tuple[str, str]]] = COMMANDS
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
-        return list(COMMANDS)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command, None where there is none of this name."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self.table:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        command: click.Command = importlib.import_module(self.table[cmd_name][0]).command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve as click does, but name the nearest commands where there is none."""
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+        if args and not args[0].startswith("-") and args[0] not in self.table:
             from kvverify.errors import nearest
 
-            raise click.UsageError(f"no command {args[0]!r}; {nearest(args[0], COMMANDS)}", ctx)
+            raise click.UsageError(f"no command {args[0]!r}; {nearest(args[0], self.table)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands without importing one."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

@@ -1,0 +1,156 @@
+"""``kvverify accuracy compare BASE RUN...``: what a format or a tier costs, sample by sample."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvverify.cli.options import refuse_beside_resume, run_options
+from kvverify.errors import EnvironmentProblem, UsageError
+
+if TYPE_CHECKING:
+    from kvverify.accuracy.arm import Arm
+    from kvverify.accuracy.compare import ComparePlan
+    from kvverify.events import Event
+    from kvverify.report.folder import RunFolder
+
+COMMAND = "accuracy compare"
+
+
+@click.command("compare")
+@click.argument("base", metavar="BASE", required=False)
+@click.argument("runs", metavar="RUN...", nargs=-1)
+@click.option(
+    "--margin",
+    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="POINTS",
+    help="Loss, fixed in advance, from which on a format is not neutral.",
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    metavar="A",
+    help="Chance of calling a loss of the margin none; one-sided.",
+)
+@click.option(
+    "--power",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.8,
+    show_default=True,
+    metavar="P",
+    help="For the numbers of samples that are told.",
+)
+@click.option(
+    "--vary",
+    multiple=True,
+    default=("kv_cache_dtype",),
+    show_default="kv_cache_dtype",
+    metavar="VARIABLE",
+    help="What is under test: the arms may differ in this and in nothing else; repeatable.",
+)
+@click.option("--again", metavar="RUN", help="The base measured once more: what changes by itself.")
+@click.option("--tier", multiple=True, metavar="RUN", help="An arm served from a lower tier; repeatable.")
+@click.option(
+    "--control", multiple=True, metavar="RUN", help="An arm with a scrambled cache, which must score lower; repeatable."
+)
+@click.option(
+    "--draws",
+    type=click.IntRange(100),
+    default=10_000,
+    show_default=True,
+    metavar="N",
+    help="Resamples of the bootstrap.",
+)
+@run_options
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> int:
+    """Compare accuracy runs pair by pair and say whether each RUN loses less than the margin against BASE.
+
+    Arms are paired by sample, and refused where they differ in more than what is under test. Neutral means shown to lose less
+    than the margin; where neither that nor a loss is shown, the answer is INCONCLUSIVE, with the number of samples it takes.
+    """
+    import secrets
+
+    from kvverify.accuracy.compare import ComparePlan
+    from kvverify.report.folder import RunFolder
+    from kvverify.report.log import read_events
+
+    require_scipy()
+    if given["resume"] is not None:
+        refuse_beside_resume(context)
+        folder = RunFolder.open(given["resume"])
+        earlier = read_events(folder.events)
+        start = _start_of(earlier, given["resume"])
+        plan = ComparePlan.from_log(start.options)
+        return _run(folder, plan, _arms(plan), start.seed, earlier, as_json=given["as_json"])
+    if given["base"] is None:
+        raise UsageError("BASE is missing: the run folder of the arm that the others are compared with")
+    names = [name for name in given if name not in ("out", "resume", "seed", "as_json")]
+    plan = ComparePlan(**{name: given[name] for name in names})
+    arms = _arms(plan)  # refuses what is no arm before a folder is made
+    seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
+    return _run(RunFolder.create(given["out"], "accuracy-compare"), plan, arms, seed, [], as_json=given["as_json"])
+
+
+def require_scipy() -> None:
+    """Check that the statistics are installed.
+
+    Raises:
+        EnvironmentProblem: scipy is missing.
+    """
+    if importlib.util.find_spec("scipy") is None:
+        raise EnvironmentProblem("scipy not installed; accuracy needs: pip install 'kvverify[accuracy]'")
+
+
+def _arms(plan: ComparePlan) -> list[Arm]:
+    from kvverify.accuracy.compare import read_arms
+
+    return read_arms(plan, _read)
+
+
+def _read(path: Path) -> tuple[Sequence[Event], str]:
+    import hashlib
+
+    from kvverify.report.folder import RunFolder
+    from kvverify.report.log import read_events
+
+    log = RunFolder.open(path, writable=False).events
+    return read_events(log), hashlib.sha256(log.read_bytes()).hexdigest()
+
+
+def _start_of(events: list[Event], where: Path) -> Any:
+    from kvverify.events import RunStarted
+
+    start = next((e for e in events if isinstance(e, RunStarted)), None)
+    if start is None or start.command != COMMAND:
+        raise UsageError(
+            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of {COMMAND}"
+        )
+    return start
+
+
+def _run(
+    folder: RunFolder, plan: ComparePlan, arms: list[Arm], seed: int, earlier: list[Event], *, as_json: bool
+) -> int:
+    from kvverify.accuracy.compare import compare
+    from kvverify.cli.running import run_checks
+    from kvverify.report.console import LiveConsole
+
+    return run_checks(
+        folder,
+        lambda emit: compare(arms, plan, seed, emit),
+        command=COMMAND,
+        seed=seed,
+        options=plan.to_log(),
+        earlier=earlier,
+        live=LiveConsole(),
+        as_json=as_json,
+    )
