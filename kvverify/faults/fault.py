@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Traits = Mapping[str, Any]  # attributes of the kernel with the fault in it, as a child's ``describe`` answers
 _ONLY_ON = {"cuda": "needs a GPU stream", "cpu": "needs a host tier beyond 2 GiB, which is mapped sparsely on the CPU"}
+CARRIERS = ("torch", "memcpy-async", "memcpy-batch")  # kernels of ours that take any number of blocks a slot
+CARRIED_BLOCKS = 4  # that they then put into a slot
 Shows = Callable[["Traits", "Layout"], "str | None"]
 
 
@@ -34,7 +36,7 @@ class Fault:
         by: what of a kernel is altered: views, ids, order or results.
         wrap: puts the fault around a kernel; None where ``elsewhere`` says what it needs.
         shows: None where a layout can show it, else the reason why not.
-        chunked: it shows on kernels with several blocks a slot; the torch reference then gets 4.
+        chunked: it shows on kernels with several blocks a slot; those of ours that can then put 4 there.
         only_on: the one kind of device, cpu or cuda, whose arena can show it; empty where both can.
         elsewhere: why no copy kernel can show it.
         checks: kinds of failure that count as a kill.
@@ -82,8 +84,8 @@ class Fault:
         return UsageError(f"fault {self.id} {self.name} cannot be planted into a copy kernel: {reason}")
 
     def _carrier(self, kernel: CopyKernel) -> CopyKernel:
-        if not self.chunked or kernel.name != "torch":
+        if not self.chunked or kernel.name not in CARRIERS:
             return kernel
-        from kvverify.kernels.torch_reference import TorchReference
-
-        return TorchReference(4)
+        make: Any = type(kernel)
+        carrier: CopyKernel = make(CARRIED_BLOCKS)
+        return carrier

@@ -29,8 +29,10 @@ class _RunCopy:
     name: str
     groups = True
     ordered = True  # a stream runs batches and copies in the order in which they were enqueued
+    partial_slots = True
 
-    def __init__(self, call: CopyCall, library_file: Path) -> None:
+    def __init__(self, call: CopyCall, library_file: Path, blocks_per_slot: int) -> None:
+        self.blocks_per_slot = blocks_per_slot
         self._call = call
         self._library_file = library_file
         self._runs: list[RunAddresses] = []  # of each group
@@ -54,7 +56,7 @@ class _RunCopy:
             )
         self._stream = arena.stream
         self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        host = HostRows(arena.host.data_ptr(), arena.host.stride(0), arena.host.shape[1])
+        host = HostRows(arena.host.data_ptr(), arena.host.stride(0), arena.host.shape[1], self.blocks_per_slot)
         self._runs = [
             RunAddresses(arena.layout, group.index, [view.data_ptr() for view in views], host)
             for group, views in zip(arena.layout.groups, arena.group_layers, strict=True)
@@ -68,6 +70,11 @@ class _RunCopy:
     def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
         """Copy host slots to device blocks, paired by position."""
         device, host, sizes = self._runs[group].pairs(block_ids, host_slots)
+        self._copy(device, host, sizes)
+
+    def load_part(self, slot: int, first: int, block_ids: Sequence[int], *, group: int = 0) -> None:
+        """Copy some of a slot's blocks, from the one at ``first`` on, to device blocks."""
+        device, host, sizes = self._runs[group].pairs(block_ids, [slot], first)
         self._copy(device, host, sizes)
 
     def _copy(self, destinations: Words, sources: Words, sizes: Words) -> None:
@@ -109,8 +116,8 @@ class BatchMemcpy(_RunCopy):
 
     name = "memcpy-batch"
 
-    def __init__(self) -> None:
-        super().__init__(*batch_call())
+    def __init__(self, blocks_per_slot: int = 1) -> None:
+        super().__init__(*batch_call(), blocks_per_slot)
 
 
 class AsyncMemcpy(_RunCopy):
@@ -122,5 +129,5 @@ class AsyncMemcpy(_RunCopy):
 
     name = "memcpy-async"
 
-    def __init__(self) -> None:
-        super().__init__(*async_call())
+    def __init__(self, blocks_per_slot: int = 1) -> None:
+        super().__init__(*async_call(), blocks_per_slot)

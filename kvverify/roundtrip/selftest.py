@@ -29,7 +29,7 @@ from kvverify.events import (
     ProblemMet,
 )
 from kvverify.faults.catalogue import catalogue
-from kvverify.faults.fault import Fault
+from kvverify.faults.fault import CARRIED_BLOCKS, CARRIERS, Fault
 from kvverify.kernels.registry import KernelSource, names
 from kvverify.layout.document import to_document
 from kvverify.layout.place import place
@@ -54,7 +54,6 @@ _PORTIONS = 6  # most portions that one fault gets on one layout
 _LAYOUTS = 3  # layouts that one fault gets with one kernel
 _CONTROLS, _SLOW_CONTROLS = 16, 4  # clean programs on each layout that a fault was tried on
 _WORKERS = 2  # kernels at a time
-_CARRIER = "torch"  # gets several blocks a slot where a fault needs them
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +236,8 @@ class _Lane:
 
     def _reason(self, fault: Fault, target: _Target) -> str | None:
         traits = self._traits
-        if fault.chunked and self._source.name == _CARRIER:  # which gets several blocks a slot for it
-            traits = {**traits, "blocks_per_slot": 4, "load_part": True}
+        if fault.chunked and self._source.name in CARRIERS:  # which get several blocks a slot for it
+            traits = {**traits, "blocks_per_slot": CARRIED_BLOCKS, "load_part": True}
         return fault.shows_on(traits, target.layout)
 
     def _why_not(self, fault: Fault) -> str:

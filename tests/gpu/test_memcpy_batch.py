@@ -40,6 +40,12 @@ def test_dense_layouts_of_campaigns_round_trip(make_kernel: MakeKernel, factory:
 
 
 @KERNELS
+@pytest.mark.parametrize("name", RECIPES)
+def test_four_blocks_a_slot_round_trip(make_kernel: MakeKernel, factory: type, name: str) -> None:
+    round_trip(make_kernel(lambda: factory(4)), place(RECIPES[name]))
+
+
+@KERNELS
 def test_more_than_8192_copies_in_a_call(make_kernel: MakeKernel, factory: Factory) -> None:
     layout = place(Recipe((LayerRecipe("bf16", 8, 64, count=40),), "LHBNC", num_blocks=70, block_tokens=1))
     round_trip(make_kernel(factory), layout, host_slots=40, slots_per_call=32)

@@ -95,6 +95,29 @@ def test_a_slot_that_is_too_small_is_refused() -> None:
         RunAddresses(layout, 0, range(len(layout.layers)), HostRows(0, 4096, needed - 1))
 
 
+@given(per_slot=st.integers(1, 5), first=st.integers(0, 4), blocks=st.lists(st.integers(0, 9), min_size=1, max_size=12))
+def test_blocks_of_one_slot_lie_behind_each_other(per_slot: int, first: int, blocks: list[int]) -> None:
+    """A store fills slots from their beginning, a part may begin inside one; the last may stay partly empty."""
+    layout = place(RECIPES["mixed BLNHC"])
+    first %= per_slot
+    part = layout.host_slot_bytes()
+    slots = [7 * n + 3 for n in range(-(-(first + len(blocks)) // per_slot))]
+    views = [1 << 40] * len(layout.layers)
+    one = RunAddresses(layout, 0, views, HostRows(1 << 20, 1 << 30, part))
+    many = RunAddresses(layout, 0, views, HostRows(1 << 20, 1 << 30, per_slot * part, per_slot))
+    device, host, sizes = many.pairs(blocks, slots, first)
+    runs = len(sizes) // len(blocks)
+    for position, block in enumerate(blocks):
+        place_in = first + position
+        expected = one.pairs([block], [slots[place_in // per_slot]])
+        at = [run * len(blocks) + position for run in range(runs)]
+        assert device[at].tolist() == expected[0].tolist()
+        assert (host[at] - place_in % per_slot * part).tolist() == expected[1].tolist()
+        assert sizes[at].tolist() == expected[2].tolist()
+    with pytest.raises(ValueError, match=f"a host slot has {part - 1} bytes, 2 blocks of group 0 need"):
+        RunAddresses(layout, 0, views, HostRows(0, 4096, part - 1, 2))
+
+
 @pytest.mark.parametrize("kernel", [BatchMemcpy, AsyncMemcpy])
 def test_without_a_gpu_they_say_so(torch: object, kernel: Callable[[], object]) -> None:
     if t.cuda.is_available():
