@@ -119,8 +119,8 @@ def _z_above(sample: Sample, mu: float) -> float:
 
     t = _root(still_above, 0.0, limit)
     weights = sample.counts / (total * (1.0 + t * off))
-    left = max(0.0, 1.0 - float(weights.sum()))
-    variance = float(weights @ off**2) + left * (sample.bound + mu) ** 2
+    beyond = max(0.0, float(weights @ off))  # of what is missing to 1, times its distance: the mean must be mu
+    variance = float(weights @ off**2) + beyond * (sample.bound + mu)
     return (sample.mean - mu) / float(np.sqrt(variance / total))
 
 

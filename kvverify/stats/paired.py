@@ -87,4 +87,4 @@ def _variance(components: list[Floats]) -> tuple[float, float]:
     total = math.fsum(parts)
     if not total:
         return 0.0, float(sum(freedom))
-    return total, total**2 / math.fsum(part**2 / df for part, df in zip(parts, freedom, strict=True))
+    return total, 1.0 / math.fsum((part / total) ** 2 / df for part, df in zip(parts, freedom, strict=True))

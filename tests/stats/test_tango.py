@@ -38,18 +38,19 @@ def test_the_example_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("b", "c", "pairs", "confidence", "low", "high"),
+    ("table", "confidence", "interval"),
     [
-        (0, 1, 44, 0.90, -0.037, 0.096),  # Tango, Stat Med 17:891 (1998)
-        (3, 9, 32, 0.95, -0.027, 0.390),  # the same
-        (1, 7, 21, 0.95, 0.026, 0.517),  # Bentur 2009, in Fagerland, Lydersen and Laake, Stat Med 33:2850 (2014)
-        (6, 16, 161, 0.95, 0.0054, 0.1240),  # Cavo 2012, the same
-        (25, 28, 618, 0.90, -0.0148, 0.0247),  # R's PropCIs
+        ((0, 1, 44), 0.90, (-0.037, 0.096)),  # Tango, Stat Med 17:891 (1998)
+        ((3, 9, 32), 0.95, (-0.027, 0.390)),  # the same
+        ((1, 7, 21), 0.95, (0.026, 0.517)),  # Bentur 2009, in Fagerland, Lydersen and Laake, Stat Med 33:2850 (2014)
+        ((6, 16, 161), 0.95, (0.0054, 0.1240)),  # Cavo 2012, the same
+        ((25, 28, 618), 0.90, (-0.0148, 0.0247)),  # R's PropCIs
     ],
 )
-def test_published_intervals(b: int, c: int, pairs: int, confidence: float, low: float, high: float) -> None:
-    digits = 4 if pairs > 100 else 3
-    assert [round(limit, digits) for limit in tango_interval(b, c, pairs, confidence)] == [low, high]
+def test_published_intervals(table: tuple[int, int, int], confidence: float, interval: tuple[float, float]) -> None:
+    digits = 4 if table[2] > 100 else 3
+    low, high = tango_interval(*table, confidence)
+    assert (round(low, digits), round(high, digits)) == interval
 
 
 def likelihood_z(b: int, c: int, pairs: int, margin: float) -> float:
