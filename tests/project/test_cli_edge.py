@@ -78,7 +78,7 @@ def test_a_defect_of_ours_keeps_its_traceback_and_is_not_a_failed_check(
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert edge.run(["roundtripp"]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("kvverify: no command 'roundtripp'; did you mean 'roundtrip'? valid: codecs, ")
+    assert err.startswith("kvverify: no command 'roundtripp'; did you mean 'roundtrip'? valid: accuracy, codecs, ")
     assert err.count("\n") == 1
 
 
