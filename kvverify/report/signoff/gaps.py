@@ -1,0 +1,88 @@
+"""What the sign-off does not cover: what a reader could believe to be verified and was not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvverify.events import BatchFinished
+from kvverify.events_accuracy import SampleAnswered, SampleLeftOut
+from kvverify.report.signoff.gather import Run
+from kvverify.report.signoff.questions import Question
+from kvverify.report.signoff.subject import Subject
+
+_GPU_MAKERS = {"AMD": ("gfx", "AMD", "ROCm"), "NVIDIA": ("sm_", "NVIDIA", "CUDA")}
+ALL_COMMANDS = ("roundtrip", "selftest", "codecs verify", "tier-diff", "isolation", "doctor", "accuracy compare")
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """``short`` are the lines of the first screen, ``by_run`` what each run says of itself."""
+
+    short: Sequence[str]
+    by_run: Sequence[tuple[str, Sequence[str]]]
+
+
+def gaps(runs: Sequence[Run], asked: Sequence[Question], tested: Subject) -> Gaps:
+    """Return what was not covered, the widest gaps first."""
+    short = [
+        f"Question {q.number}, {q.title[:1].lower()}{q.title[1:].rstrip('?')}: {q.answer[:1].lower()}{q.answer[1:]}"
+        for q in asked
+        if not q.looked
+    ]
+    ran = {run.command for run in runs}
+    if missing := [command for command in ALL_COMMANDS if command not in ran]:
+        short.append(f"Not run: {', '.join(missing)}.")
+    short += [*_gpus(tested), *(f"{line[:1].upper()}{line[1:]}." for line in tested.conflicts)]
+    short += [*_coverage(runs), *_samples(runs)]
+    if told := [word for word, values in tested.facts.items() if not values]:
+        short.append(f"No run tells: {', '.join(told)}.")
+    by_run = [(run.name, run.summary.not_covered) for run in runs if run.summary.not_covered]
+    if by_run:
+        count = sum(len(lines) for _, lines in by_run)
+        short.append(f"The runs name {count:,} gaps of their own; all are listed under «Gaps of each run».")
+    return Gaps(short, by_run)
+
+
+def _gpus(tested: Subject) -> list[str]:
+    devices = [*tested.facts["GPU"], *(kernel.device for kernel in tested.kernels)]
+    makers = [
+        maker for maker, marks in _GPU_MAKERS.items() if any(mark in device for device in devices for mark in marks)
+    ]
+    if not makers:
+        return ["No copy ran on a GPU."]
+    return [f"Nothing ran on a GPU of {maker}." for maker in _GPU_MAKERS if maker not in makers]
+
+
+def _coverage(runs: Sequence[Run]) -> list[str]:
+    """Return, for each kernel of all campaigns together, how many of its layouts it met."""
+    offered: dict[str, set[str]] = {}
+    refused: dict[str, set[str]] = {}
+    met: dict[str, set[str]] = {}
+    for run in runs:
+        if run.command != "roundtrip":
+            continue
+        for case in run.summary.cases:
+            offered.setdefault(case.kernel, set()).add(case.layout)
+        for kernel, row in run.summary.refused.items():
+            refused.setdefault(kernel, set()).update(row)
+        for e in run.of(BatchFinished):
+            met.setdefault(e.kernel, set()).add(e.layout)
+    left = {kernel: len(layouts - met.get(kernel, set())) for kernel, layouts in offered.items()}
+    none = {kernel: len(names - offered.get(kernel, set())) for kernel, names in refused.items()}
+    words = [f"{kernel} {n} of {len(offered[kernel])}" for kernel, n in left.items() if n]
+    lines = [f"Layouts offered and not met: {', '.join(words)}."] if words else []
+    words = [f"{kernel} {n}" for kernel, n in none.items() if n]
+    return [*lines, f"Layouts refused: {', '.join(words)}."] if words else lines
+
+
+def _samples(runs: Sequence[Run]) -> list[str]:
+    lines = []
+    for run in runs:
+        failed = len(
+            {e.key for e in run.of(SampleAnswered) if e.error} - {e.key for e in run.of(SampleAnswered) if not e.error}
+        )
+        left = len({e.key for e in run.of(SampleLeftOut)})
+        if failed or left:
+            lines.append(f"Run {run.name}: {failed:,} samples without an answer, {left:,} not sent at all.")
+    return lines

@@ -1,0 +1,78 @@
+"""The sign-off as Markdown: what fits into a pull request or a job summary."""
+
+from __future__ import annotations
+
+import re
+
+from kvverify.report.markdown import _escape, _list, _table
+from kvverify.report.section import Section
+from kvverify.report.signoff.page import MOST_DEFECTS
+from kvverify.report.signoff.requirement import Judgement
+from kvverify.report.signoff.signoff import Defect, Signoff
+from kvverify.report.words import printable
+
+MOST_ROWS = 100
+_LONG = ("Layouts by kernel",)  # tables that only the page shows
+
+
+def render_markdown(s: Signoff) -> str:
+    """Return the sign-off as Markdown."""
+    parts = [f"# kvverify sign-off: {s.headline}", f"{s.verdict}: {_escape(s.line)}."]
+    facts = [[word, s.subject.words(word)] for word in s.subject.facts]
+    parts += ["## What was tested", _table(["what", "value"], facts)]
+    kernels = [
+        [k.name, k.library, k.device, "; ".join(f"{f} {h}" for f, h in k.files.items())] for k in s.subject.kernels
+    ]
+    if kernels:
+        parts.append(_table(["kernel", "library", "device", "SHA-256 of its files"], kernels))
+    parts.append("## The four questions")
+    rows = [
+        [f"{q.number}. {q.title}", str(q.verdict), q.answer, "; ".join(f"{a}: {b}" for a, b in q.figures)]
+        for q in s.questions
+    ]
+    parts.append(_table(["question", "verdict", "answer", "figures"], rows))
+    if s.support:
+        support = [[one.command, one.run, str(one.verdict), "; ".join(one.reasons[:3]) or "–"] for one in s.support]
+        parts.append(_table(["check", "run", "verdict", "why"], support))
+    parts += ["## Not covered", _list(s.gaps.short) if s.gaps.short else "Nothing that was asked for."]
+    if s.judgement:
+        parts += _policy(s.judgement)
+    parts.append("## Failures")
+    parts += [_defect(d) for d in s.defects[:MOST_DEFECTS]] or ["None."]
+    for section in s.sections:
+        parts += _section(section)
+    parts += ["## Pictures", _list(f"{figure.title}: {figure.note}" for figure in [*s.maps, *s.plots])]
+    return "\n\n".join([*parts, f"Made {s.made}."]) + "\n"
+
+
+def _policy(judgement: Judgement) -> list[str]:
+    rows = [
+        [r.name, r.published or "–", r.asked, r.found, r.missing or "–", str(r.verdict)] for r in judgement.requirements
+    ]
+    parts = [
+        f"## Policy {_escape(judgement.policy)}",
+        _escape(f"{judgement.title}. {judgement.description} {judgement.arms}").strip(),
+        _table(["requirement", "published", "asked", "found", "still needed", "verdict"], rows),
+    ]
+    if judgement.excuses:
+        known = [
+            [e.what, e.reason, e.report or "–", e.expires, str(e.matched), "expired" if e.expired else "in force"]
+            for e in judgement.excuses
+        ]
+        parts.append(_table(["known finding", "why it is allowed", "report", "until", "matched", "state"], known))
+    return parts
+
+
+def _section(section: Section) -> list[str]:
+    if section.title in _LONG:
+        return [f"## {section.title}", f"{len(section.rows):,} rows, in signoff.html."]
+    left = len(section.rows) - MOST_ROWS
+    more = [f"{left:,} more rows are in signoff.json."] if left > 0 else []
+    return [f"## {section.title}", _escape(section.caption), _table(section.head, section.rows[:MOST_ROWS]), *more]
+
+
+def _defect(d: Defect) -> str:
+    text = "\n".join(printable(line) for line in [d.headline, *d.details, "", d.replay])
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    known = f"\n\nKnown: {_escape(d.known)}" if d.known else ""
+    return f"### {_escape(d.title)} ({_escape(d.run)}){known}\n\n{fence}text\n{text}\n{fence}"
