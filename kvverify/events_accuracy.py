@@ -222,3 +222,35 @@ class FlipsMeasured(Event):
     low: float
     high: float
     confidence: float = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RubricsJudged(Event):
+    """What a judge said of one answer. Each of ``rubrics`` is {rubric, passed, text, error, tries}; ``passed`` None: neither yes nor no.
+
+    ``left_out`` counts rubrics beyond the first 50. One without a yes or no makes the sample's score missing.
+    """
+
+    task: str
+    length: int
+    index: int
+    key: str
+    judge: str
+    rubrics: list[dict[str, Any]]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextsScored(Event):
+    """The score of a rubric-judged task: ``total`` is the plain mean of ``contexts``, each the mean of its samples.
+
+    ``missing`` samples have no score and are in no mean, ``empty`` contexts have none at all. Without any the total is ``undefined``.
+    """
+
+    task: str
+    total: float
+    contexts: dict[str, float]
+    samples: int
+    missing: int
+    empty: int
+    undefined: str = ""
