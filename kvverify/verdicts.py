@@ -18,6 +18,7 @@ from kvverify.events import (
     Verdict,
 )
 from kvverify.reasons import SEVERITY, Reason, worst
+from kvverify.verdicts_accuracy import is_accuracy_run, run_reasons
 from kvverify.verdicts_compare import compare_reasons, is_compare
 from kvverify.verdicts_live import is_live, live_reasons
 
@@ -33,8 +34,8 @@ def reasons(events: Iterable[Event]) -> list[Reason]:
     FAIL: a kernel broke a property or differs from a reference codec, or a planted fault survived, which is a FAIL of the
     checker. ERROR: a problem was met.
     INCONCLUSIVE: no sequence compared a byte, a requested kernel did not run, a planted fault was killed nowhere, or the log
-    has no end (after the last start, where a run was resumed). Checks of live servers: see kvverify.verdicts_live; comparisons of
-    accuracy arms: kvverify.verdicts_compare.
+    has no end (after the last start, where a run was resumed). Checks of live servers: see kvverify.verdicts_live; accuracy
+    arms: kvverify.verdicts_accuracy; their comparisons: kvverify.verdicts_compare.
     """
     seen = list(events)
     found = [*_failures(seen), *_differences(seen), *_problems(seen), *_fault_reasons(seen)]
@@ -46,6 +47,8 @@ def _checks(seen: list[Event]) -> list[Reason]:
     """Return what the rules of the command say that ran."""
     if is_live(seen):
         return live_reasons(seen)
+    if is_accuracy_run(seen):
+        return run_reasons(seen)
     return compare_reasons(seen) if is_compare(seen) else _kernels_not_run(seen)
 
 
@@ -73,7 +76,7 @@ def _differences(seen: list[Event]) -> list[Reason]:
 
 
 def _problems(seen: list[Event]) -> list[Reason]:
-    if is_live(seen):  # a resumed run does again what a dying server cut short
+    if is_live(seen) or is_accuracy_run(seen):  # a resumed run does again what a dying server cut short
         starts = [i for i, e in enumerate(seen) if isinstance(e, RunStarted)]
         seen = seen[starts[-1] if starts else 0 :]
     texts = dict.fromkeys(f"{e.where}: {e.problem}" for e in seen if isinstance(e, ProblemMet))

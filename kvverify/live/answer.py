@@ -12,8 +12,8 @@ class Answer:
     ``prompt_tokens`` and ``cached_tokens`` are the server's usage (-1: it does not say), ``tokens`` the generated ids (see
     :func:`kvverify.live.stream.name_of` where the server gives none), ``texts`` their strings, ``logprobs`` their logprobs,
     all of one length. ``finish`` is why the answer ended, as the server says it (stop, length, tool_calls). ``output_tokens`` is
-    the server's count, the one number that a chat answer has: it brings neither ids nor logprobs. ``ttft`` is the time to the
-    first token, ``itl`` the mean time between tokens, in seconds.
+    the server's count, the one number that a chat answer has: it brings neither ids nor logprobs, but ``tool_calls``, (name,
+    arguments) as the model wrote them. ``ttft`` is the time to the first token, ``itl`` the mean time between tokens, in seconds.
     """
 
     prompt_hash: str
@@ -30,3 +30,4 @@ class Answer:
     bad_logprob: bool = False  # the error is a logprob that is null or not a number
     finish: str = ""
     output_tokens: int = 0
+    tool_calls: tuple[tuple[str, str], ...] = ()

@@ -85,7 +85,7 @@ class Client:
         tools: Sequence[Mapping[str, Any]] = (),
         extra: dict[str, Any] | None = None,
     ) -> Answer:
-        """Return the greedy answer to a conversation: its text, each tool call a line of JSON after it.
+        """Return the greedy answer to a conversation.
 
         There are no ids and no logprobs: a server that parses tool calls leaves out parts of the answer, and their logprobs. Never
         raises for what the server does: the answer's ``error`` says it.
@@ -173,4 +173,5 @@ def _answer(name: str, received: stream.Received, start: float, end: float) -> A
         seconds=end - start,
         finish=received.finish,
         output_tokens=received.output_tokens,
+        tool_calls=received.tool_calls,
     )

@@ -36,6 +36,7 @@ class Received:
     last_at: float
     finish: str
     output_tokens: int
+    tool_calls: tuple[tuple[str, str], ...] = ()
 
 
 class Parts:

@@ -1,8 +1,7 @@
-"""The parts of a streamed chat answer put together: text, then each tool call as a line of JSON."""
+"""The parts of a streamed chat answer put together: text and tool calls."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from kvverify.live.stream import BadAnswer, Received, short, take_usage
@@ -61,15 +60,6 @@ class ChatParts:
         if not {type(text) for text in self._text} <= {str}:
             raise BadAnswer(f"the answer's text is of another form: {short(self._text)}")
         prompt, cached, generated = take_usage(self._usage, None)
-        calls = [_call(name, "".join(pieces)) for _, (name, *pieces) in sorted(self._calls.items())]
-        text = "\n".join(filter(None, ["".join(self._text), *calls]))
-        return Received(prompt, cached, (), (), (), text, self._first_at, self._last_at, self._finish, generated)
-
-
-def _call(name: str, arguments: str) -> str:
-    """Return a tool call as one line. Arguments that are no JSON stay text: the checker is to see them as they are."""
-    try:
-        decoded: Any = json.loads(arguments)
-    except ValueError:
-        decoded = arguments
-    return json.dumps({"name": name, "arguments": decoded}, ensure_ascii=False)
+        calls = tuple((name, "".join(pieces)) for _, (name, *pieces) in sorted(self._calls.items()))
+        text = "".join(self._text)
+        return Received(prompt, cached, (), (), (), text, self._first_at, self._last_at, self._finish, generated, calls)

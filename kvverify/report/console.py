@@ -21,10 +21,12 @@ from kvverify.events import (
     RequestAnswered,
     RunStarted,
 )
+from kvverify.events_accuracy import SampleAnswered
 from kvverify.report.console_live import is_progress, live_line
 from kvverify.report.words import duration, plural, printable, size
 from kvverify.verdicts import differs
 
+_Counted = BatchFinished | FaultPlanted | CodecCompared | RequestAnswered | SampleAnswered
 PLAIN_EVERY_S = 10.0  # without a terminal: at most one progress line in this time
 
 
@@ -111,6 +113,9 @@ class LiveConsole:
             case RequestAnswered():
                 self._say_live(event)
                 self._advance(1 if self._unit == "request" and is_progress(event) else 0, event)
+            case SampleAnswered():
+                self._say_live(event)
+                self._advance(1 if self._unit == "sample" else 0, event)
             case _:
                 self._say_live(event)
 
@@ -137,7 +142,7 @@ class LiveConsole:
         self._task = self._progress.add_task("starting", total=total, done="")
         self._progress.start()
 
-    def _advance(self, count: int, event: BatchFinished | FaultPlanted | CodecCompared | RequestAnswered) -> None:
+    def _advance(self, count: int, event: _Counted) -> None:
         self._done += count
         who = _who(event)
         elapsed = max(0.0, event.at - (self._began or event.at))
@@ -145,7 +150,7 @@ class LiveConsole:
         now = self._done - self._at_start
         total = None if self._total is None else self._total - self._at_start
         done = plural(self._done, self._unit) + (f" of {self._total:,}" if self._total is not None else "")
-        done += f", {size(self._bytes)} compared" if self._bytes or self._unit != "request" else ""
+        done += f", {size(self._bytes)} compared" if self._bytes or self._unit not in {"request", "sample"} else ""
         if self._progress is not None and self._task is not None:
             share, whole = (elapsed, self._budget_s) if self._budget_s is not None else (float(now), total)
             self._progress.update(self._task, description=who, completed=share, total=whole, done=done)
@@ -183,11 +188,13 @@ class LiveConsole:
         self._console.print(Text(printable(text), style=style), soft_wrap=True)
 
 
-def _who(event: BatchFinished | FaultPlanted | CodecCompared | RequestAnswered) -> str:
+def _who(event: _Counted) -> str:
     match event:
         case CodecCompared():
             return event.library
         case RequestAnswered():
             return f"{event.arm}, round {event.round}"
+        case SampleAnswered():
+            return f"{event.task} {event.length}" if event.length else event.task
         case _:
             return event.kernel

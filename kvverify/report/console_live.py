@@ -13,6 +13,7 @@ from kvverify.events import (
     SessionChecked,
     TierFlushed,
 )
+from kvverify.events_accuracy import ArmStarted, CacheReadStated, SampleAnswered, SampleLeftOut
 
 RED, YELLOW = "bold red", "yellow"
 AUXILIARY = ("canary", "filler", "partial-head", "warm-up")  # requests that belong to no arm
@@ -31,6 +32,14 @@ def live_line(event: Event) -> tuple[str, str] | None:
             return f"{event.engine} serves {event.model}{notes}", ""
         case RequestAnswered(error=str(error)) if error:
             return f"{event.arm}, round {event.round}, request {event.request} failed: {error}", YELLOW
+        case ArmStarted():
+            return f"arm {event.label}: suite {event.suite}, {sum(event.planned.values()):,} samples", ""
+        case SampleAnswered(error=str(error)) if error:
+            return f"{event.task}, length {event.length}, sample {event.index} failed: {error}", YELLOW
+        case SampleLeftOut():
+            return f"{event.task}, length {event.length}, sample {event.index} left out: {event.reason}", YELLOW
+        case CacheReadStated():
+            return f"arm {event.label}: {event.evidence}", ""
         case TierFlushed():
             return _flush(event), "" if event.proof and event.poison else YELLOW
         case GateEvaluated(satisfied=False):

@@ -15,6 +15,8 @@ from kvverify.live.engines.registry import find
 from kvverify.live.prompts import Tokenizer, Writer, count_by_usage
 from kvverify.tierdiff.server import Emit, Server, describe
 
+KNOW_SALTS = ("vllm", "lab")  # engines, by the beginning of their adapters' names, that take cache_salt
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:

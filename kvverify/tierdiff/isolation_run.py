@@ -14,13 +14,12 @@ from kvverify.events import Event, GateEvaluated, ProblemMet, RunStarted, Sessio
 from kvverify.live.client import Client
 from kvverify.live.control import Control
 from kvverify.live.prompts import Tokenizer
-from kvverify.tierdiff.connect import Connection, connect, emit_engine
+from kvverify.tierdiff.connect import KNOW_SALTS, Connection, connect, emit_engine
 from kvverify.tierdiff.isolation import Done, Isolation, IsolationOptions, check_sessions, measured
 from kvverify.tierdiff.isolation_keys import check_adapters, check_salts
 from kvverify.tierdiff.server import Emit, Server
 
 _MOST_ADAPTERS = 2
-_KNOW_SALTS = ("vllm", "lab")  # engines, by the beginning of their adapters' names, that take cache_salt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,7 @@ async def _run(plan: IsolationPlan, seed: int, emit: Emit, known: list[Event]) -
     async with connect(plan.connection(), seed + attempt, emit) as server, Control(plan.url) as control:
         tokenizer = Tokenizer(control, server.info.model)
         adapters = await adapters_of(control, server.info.model)
-        salts = server.info.engine.startswith(_KNOW_SALTS)
+        salts = server.info.engine.startswith(KNOW_SALTS)
         emit_engine(server, _notes(adapters, salts=salts))
         if not await tokenizer.works():
             reason = "the server has no /tokenize: prompts whose secret must come from the cache cannot be made"

@@ -1,0 +1,156 @@
+"""One sample asked and scored. A failed request, or one that the server did not read whole, is an error and never a score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvverify.accuracy.checkers.tool_call import calls_text
+from kvverify.accuracy.sample import Sample
+from kvverify.accuracy.scoring import score
+from kvverify.accuracy.source import Tokenizer
+from kvverify.accuracy.template import Template
+from kvverify.events_accuracy import SampleAnswered
+from kvverify.live.answer import Answer
+from kvverify.live.client import Client
+from kvverify.live.control import Control, ServerProblem
+
+UNKNOWN = -1  # tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A sample as it is sent: ``text`` rendered, or None where the server renders; ``tokens`` are ours, -1 where not known."""
+
+    sample: Sample
+    key: str
+    text: str | None
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How samples of one run are asked. ``salt`` of this attempt, empty: none.
+
+    ``replay``: twice, and the second answer counts once it hit all whole blocks of ``block`` tokens (0: not known) but the last token's.
+    """
+
+    temperature: float = 0.0
+    seed: int = 0
+    salt: str = ""
+    replay: bool = False
+    block: int = 0
+
+    def fields(self, question: Question) -> dict[str, Any]:
+        """Return the request's fields beside prompt and length. A salt of its own keeps a sample's cache entries apart."""
+        salt = f"{self.salt}-{question.key[:16]}" if self.salt else ""
+        return {
+            "temperature": self.temperature,
+            "seed": self.seed,
+            **({"stop": list(question.sample.stop)} if question.sample.stop else {}),
+            **({"cache_salt": salt} if salt else {}),
+        }
+
+
+def question_of(sample: Sample, template: Template, tokenizer: Tokenizer) -> Question:
+    """Render ``sample`` and count its tokens, with the start token that the server puts before it."""
+    if sample.messages or template.chat:
+        return Question(sample, sample.key, None, UNKNOWN)
+    text = template.text(sample)
+    return Question(sample, sample.key, text, len(tokenizer.ids(text, start=True)))
+
+
+@dataclass(slots=True)
+class Asker:
+    """Asks samples of one endpoint, number ``endpoint``; ``count`` asks the server how long a conversation is."""
+
+    client: Client
+    manner: Manner
+    endpoint: int = 0
+    control: Control | None = None
+    counts: bool = field(default=True)  # until the server refuses to count
+
+    async def ask(self, question: Question) -> SampleAnswered:
+        """Return the scored answer, or the error."""
+        if question.text is None and question.tokens == UNKNOWN:
+            question = Question(question.sample, question.key, None, await self._chat_tokens(question.sample))
+        if self.manner.replay:
+            first = await self.send(question, 1)
+            if first.error:
+                return answered(question, first, self.endpoint)
+        answer = await self.send(question, question.sample.max_tokens)
+        return answered(question, answer, self.endpoint, error=self._not_hit(answer) if self.manner.replay else "")
+
+    def _not_hit(self, answer: Answer) -> str:
+        """Return what a replayed answer did not read from the cache, empty where it read all it can."""
+        if answer.cached_tokens == UNKNOWN or not self.manner.block:
+            return "replay not proved: the server tells no cached tokens, or not its block"
+        expected = (answer.prompt_tokens - 1) // self.manner.block * self.manner.block
+        missed = expected - answer.cached_tokens
+        return f"replay hit {answer.cached_tokens} tokens, expected {expected}" if missed > 0 else ""
+
+    async def send(self, question: Question, max_tokens: int) -> Answer:
+        """Send ``question`` once."""
+        extra = self.manner.fields(question)
+        if question.text is not None:
+            return await self.client.complete(question.text, max_tokens=max_tokens, extra=extra)
+        messages = messages_of(question.sample)
+        return await self.client.chat(messages, max_tokens=max_tokens, tools=question.sample.tools, extra=extra)
+
+    async def _chat_tokens(self, sample: Sample) -> int:
+        """Return the server's own count of a conversation, by ``/tokenize`` as vLLM has it; -1 where there is none."""
+        if self.control is None or not self.counts:
+            return UNKNOWN
+        body = {"model": self.client.model, "messages": messages_of(sample), "add_generation_prompt": True}
+        try:
+            told = await self.control.post_json(
+                "/tokenize", {**body, **({"tools": list(sample.tools)} if sample.tools else {})}
+            )
+        except ServerProblem:
+            self.counts = False
+            return UNKNOWN
+        count = told.get("count") if isinstance(told, dict) else None
+        return count if type(count) is int else UNKNOWN
+
+
+def messages_of(sample: Sample) -> list[dict[str, Any]]:
+    """Return the conversation that is sent for ``sample``; an answer prefix is lost where the server renders."""
+    return [dict(m) for m in sample.messages] or [{"role": "user", "content": sample.prompt}]
+
+
+def counts_differ(event: SampleAnswered) -> bool:
+    """Did the server read another number of prompt tokens than were sent?"""
+    return UNKNOWN not in (event.sent_tokens, event.prompt_tokens) and event.sent_tokens != event.prompt_tokens
+
+
+def answered(question: Question, answer: Answer, endpoint: int = 0, *, error: str = "") -> SampleAnswered:
+    """Return the scored answer; ``error``, where it is not worth a score for another reason than a failed request."""
+    sample = question.sample
+    error = answer.error or error
+    sent, told = question.tokens, answer.prompt_tokens
+    if not error and UNKNOWN not in (sent, told) and sent != told:
+        error = f"the server read {told} prompt tokens, {sent} were sent"
+    text = calls_text(answer.tool_calls, answer.text) if answer.tool_calls else answer.text
+    found = None if error else score(sample, text)
+    return SampleAnswered(
+        task=sample.task,
+        length=sample.length,
+        index=sample.index,
+        key=question.key,
+        cluster=sample.cluster,
+        score=found.value if found else 0.0,
+        binary=found.binary if found else True,
+        prompt_tokens=told,
+        sent_tokens=sent,
+        cached_tokens=answer.cached_tokens,
+        output_tokens=answer.output_tokens,
+        text=text,
+        finish=answer.finish,
+        format_error=found.format_error if found else "",
+        aspects=found.aspects if found else {},
+        ttft=answer.ttft,
+        itl=answer.itl,
+        seconds=answer.seconds,
+        endpoint=endpoint,
+        error=error,
+    )

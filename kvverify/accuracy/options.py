@@ -1,0 +1,99 @@
+"""What the user decides about an accuracy run, and how it is kept in the event log."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from kvverify.errors import UsageError
+
+PLAIN, HBM, DRAM, DISK = TIERS = ("none", "hbm", "dram", "disk")
+LOWER = (DRAM, DISK)
+SCRAMBLE = "scramble"
+CONTROLS = ("none", SCRAMBLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccuracyOptions:
+    """``urls`` serve the same model in the same way, under the name ``served``. ``label`` names the arm.
+
+    ``samples``, ``lengths``, ``tasks`` and ``template``, None or empty, are the suite's. ``concurrency`` is the number in flight
+    at each endpoint.
+
+    ``tier``: every sample is computed first and measured when it is served from there, with a gate; ``serial`` samples get a gate
+    each. ``control`` scramble: what the packed layers hold is overwritten in between. ``replay``: each sample is sent twice, and the second
+    answer counts. ``declare`` are facts that the servers do not tell. ``share``: samples may hit each other's prefixes.
+    """
+
+    urls: tuple[str, ...]
+    label: str
+    suite: str
+    samples: int | None = None
+    lengths: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = ()
+    template: str | None = None
+    tokenizer: str | None = None
+    corpora: str | None = None
+    cache: str | None = None
+    engine: str = "auto"
+    served: str | None = None
+    concurrency: int = 16
+    tier: str = PLAIN
+    control: str = "none"
+    serial: int = 32
+    wave: int = 128
+    replay: bool = False
+    share: bool = False
+    shared: bool = False
+    declare: dict[str, str] = field(default_factory=dict)
+    model: str | None = None
+    lmcache_url: str | None = None
+    timeout_s: float = 300.0
+    settle_s: float = 0.25
+    ray: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        if not self.urls:
+            raise UsageError(
+                "--url is missing: which server? For a try, start `kvverify lab` and give the URL it prints"
+            )
+        if len(set(self.urls)) < len(self.urls):
+            raise UsageError("--url: the same server stands there twice; each endpoint once")
+        if self.waves and len(self.urls) > 1:
+            raise UsageError(
+                "--tier and --control: HBM is emptied between passes, so give one --url, and one run for each"
+            )
+        if self.waves and self.replay:
+            raise UsageError("--replay: --tier and --control send every sample twice already; leave it out")
+        if self.control == SCRAMBLE and self.tier == DRAM:
+            raise UsageError(
+                "--control scramble: HBM is overwritten, and --tier dram would load over it; leave --tier out"
+            )
+        if self.ray is not None and self.waves:
+            raise UsageError("--ray: the passes of --tier and --control are in one order; leave it out")
+
+    @property
+    def waves(self) -> bool:
+        """Do samples go through passes, with a gate on each?"""
+        return self.tier != PLAIN or self.control == SCRAMBLE
+
+    @classmethod
+    def from_log(cls, values: Mapping[str, Any]) -> Self:
+        """Return the options that :meth:`to_log` wrote.
+
+        Raises:
+            UsageError: they are of another command or version.
+        """
+        names = {f.name for f in dataclasses.fields(cls)}
+        if set(values) != names:
+            odd = ", ".join(sorted(names ^ set(values)))
+            raise UsageError(f"the run to resume was made with other options ({odd}); start a new one")
+        several = {name: tuple(values[name]) for name in ("urls", "lengths", "tasks")}
+        return cls(**{**values, **several})
+
+    def to_log(self) -> dict[str, Any]:
+        """Return the options as the event log keeps them."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
