@@ -1,10 +1,12 @@
-"""Sessions: roundtrip (the main job), tests, live, lint, types, minimums, stacks, bench.
+"""Sessions: roundtrip (the main job), tests, live, browser, lint, types, minimums, stacks, bench, docs.
 
     pip install nox
     nox -s roundtrip                                    verify real copy kernels; arguments after -- go to the campaign
     nox -s roundtrip -- --kernel torch --budget 60s
     nox -s tests                                        kvverify's own tests
     nox -s live                                         kvverify against real servers, vLLM and LMCache on the CPU
+    nox -s browser                                      the pages it writes in a real Chromium; --screenshots DIR keeps pictures
+    nox -s docs                                         write docs/commands.md again, after a command or option has changed
 
 Sessions that need torch, LMCache and vLLM share one environment, .nox/stacks, built once from requirements/. On a machine whose
 interpreter already has a GPU build of torch, `roundtrip` uses that very interpreter instead, installs nothing into it, and verifies the
@@ -30,7 +32,7 @@ HERE = Path(__file__).parent.resolve()
 sys.path.insert(0, str(HERE))  # the parts of kvverify used here need only the standard library
 
 from kvverify.events import Event, RunStarted  # noqa: E402
-from kvverify.report.executed import executed_tests, nothing_done  # noqa: E402
+from kvverify.report.executed import executed_tests, nothing_done, skipped_tests  # noqa: E402
 from kvverify.report.log import read_events  # noqa: E402
 from kvverify.verdicts import verdict_of  # noqa: E402
 
@@ -103,6 +105,30 @@ def live(session: nox.Session) -> None:
     if executed_tests(junit) == 0:
         session.error("no test executed")
     session.log(f"reports and the servers' logs: {runs}")
+
+
+@nox.session
+def browser(session: nox.Session) -> None:
+    """Open the pages that kvverify writes in Chromium: quiet, self-contained, readable by keyboard, phone, paper, screen reader."""
+    chromium = os.environ.get("KVVERIFY_CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        session.error(
+            "no chromium on PATH; install it (Debian: apt-get install --no-install-recommends chromium fonts-dejavu-core), "
+            "or name one in KVVERIFY_CHROMIUM"
+        )
+    session.install("-c", "requirements/tools.txt", "-e", ".", "pytest", "pytest-timeout")
+    junit = Path(session.create_tmp()) / "junit.xml"
+    pytest = ["pytest", "tests/browser", "-q", "--timeout", "300", f"--junitxml={junit}"]
+    session.run(*pytest, *session.posargs, env={"KVVERIFY_CHROMIUM": str(chromium)})
+    if executed_tests(junit) == 0 or skipped_tests(junit):
+        session.error("no test executed, or one was skipped; here that is a failure")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Write docs/commands.md, the command reference, from the commands' own help."""
+    session.install("-e", ".")
+    session.run("python", "docs/write_commands.py")
 
 
 @nox.session

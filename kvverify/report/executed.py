@@ -19,13 +19,21 @@ def executed_tests(junit: Path) -> int:
     Raises:
         ValueError: the file is not JUnit XML.
     """
+    return sum(int(s.get("tests", "0")) - int(s.get("skipped", "0")) for s in _suites(junit))
+
+
+def skipped_tests(junit: Path) -> int:
+    """Return how many tests of a JUnit file were skipped; ValueError where it is none."""
+    return sum(int(s.get("skipped", "0")) for s in _suites(junit))
+
+
+def _suites(junit: Path) -> list[ET.Element]:
     if not junit.is_file():
-        return 0
+        return []
     try:
-        suites = ET.parse(junit).getroot().iter("testsuite")  # noqa: S314 - written by the pytest we just ran
+        return list(ET.parse(junit).getroot().iter("testsuite"))  # noqa: S314 - written by the pytest we just ran
     except ET.ParseError as error:
         raise ValueError(f"{junit}: not a JUnit file ({error})") from error
-    return sum(int(s.get("tests", "0")) - int(s.get("skipped", "0")) for s in suites)
 
 
 def kernel_devices(events: list[Event]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvverify.events import BatchFinished, Event, KernelProbed, RunStarted
-from kvverify.report.executed import executed_tests, kernel_devices, nothing_done
+from kvverify.report.executed import executed_tests, kernel_devices, nothing_done, skipped_tests
 
 
 def started(device: str | None) -> RunStarted:
@@ -102,3 +102,8 @@ def test_the_count_agrees_with_a_real_pytest_run(pytester: pytest.Pytester) -> N
     result = pytester.runpytest_subprocess("--junitxml=all.xml")
     result.assert_outcomes(passed=1, skipped=1)
     assert executed_tests(pytester.path / "all.xml") == 1
+
+
+def test_skipped_tests_are_counted_apart(tmp_path: Path) -> None:
+    assert skipped_tests(junit(tmp_path, 3, 2)) == 2
+    assert skipped_tests(tmp_path / "missing.xml") == 0
