@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -49,18 +50,18 @@ def facts(task: TaskSpec, context: SourceContext) -> dict[str, str]:
     config = loaded.task.config
     shots = config.num_fewshot or 0
     until, limit = _generation(loaded)
-    files = {f"data {split}": f"{file.name} sha256 {file.sha256}" for split, file in loaded.files.items()}
-    values = {
-        "version": str(loaded.task.VERSION),
+    default = "" if _says_limit(loaded) else " (lm-eval’s default: the task names none)"
+    return {
+        "version": lm_eval_version(),
+        "task version": str(loaded.task.VERSION),
         "settings": loaded.identity,
         "documents": f"{len(loaded.docs)} sha256 {loaded.docs_hash}",
         "shots": f"{shots}, seed {loaded.options.fewshot_seed}" if shots else "0",
         "score": f"{loaded.metric},{loaded.filter}",
         "until": json.dumps(until),
-        "max_tokens": f"{limit}{'' if _says_limit(loaded) else ' (lm-eval’s default, the task names none)'}",
-        **files,
+        "max_tokens": f"{limit}{default}",
+        **{f"{split} data": f"sha256 {file.sha256}" for split, file in loaded.files.items()},
     }
-    return {"lm-eval": lm_eval_version()} | {f"lm-eval {task.name} {key}": value for key, value in values.items()}
 
 
 def number_of(loaded: LoadedTask, task: TaskSpec) -> int:
@@ -74,16 +75,19 @@ def number_of(loaded: LoadedTask, task: TaskSpec) -> int:
     return task.samples or len(loaded.docs)
 
 
-def context_of(loaded: LoadedTask, doc: dict[str, Any]) -> tuple[str, str]:
-    """Return a document's prompt, few-shot examples before it, and what the answer begins with.
+def contexts(loaded: LoadedTask, number: int) -> Iterator[tuple[dict[str, Any], Any, str]]:
+    """Yield the first documents, each with its whole prompt and the end of that which is the beginning of the answer.
 
-    Few-shot examples come from one generator of the task's own: documents must be taken in order, from the first one on.
+    The prompt is a text, or a list of texts where a task puts its choices into the question. Few-shot examples come from one
+    generator for all documents, as in lm-eval: they are taken in order, from the first on.
     """
-    prefix = loaded.task.doc_to_prefix(doc) or ""
-    text: str = loaded.task.fewshot_context(
-        doc, num_fewshot=loaded.task.config.num_fewshot or 0, gen_prefix=prefix or None
-    )
-    return text.removesuffix(prefix) if prefix else text, prefix
+    draw = random.Random(loaded.options.fewshot_seed)
+    for doc in loaded.docs[:number]:
+        if (sampler := getattr(loaded.task, "sampler", None)) is not None:
+            sampler.rnd = draw  # ours alone: the task may be iterated twice at a time
+        prefix = loaded.task.doc_to_prefix(doc) or ""
+        shots = loaded.task.config.num_fewshot or 0
+        yield doc, loaded.task.fewshot_context(doc, num_fewshot=shots, gen_prefix=prefix or None), prefix
 
 
 def _made(loaded: LoadedTask, number: int) -> Iterator[Sample]:
@@ -93,10 +97,9 @@ def _made(loaded: LoadedTask, number: int) -> Iterator[Sample]:
             "cache, and says nothing of it: it can only be a raw-KV control, in a run of its own"
         )
     until, limit = _generation(loaded)
-    loaded.task.set_fewshot_seed(loaded.options.fewshot_seed)
     seen: Counter[str] = Counter()
-    for index, doc in enumerate(loaded.docs[:number]):
-        prompt, prefix = context_of(loaded, doc)
+    for index, (doc, text, prefix) in enumerate(contexts(loaded, number)):
+        prompt: str = text.removesuffix(prefix)
         question = json.dumps([prompt, doc], sort_keys=True)
         details = {"settings": loaded.identity, "doc": doc} | ({"again": seen[question]} if seen[question] else {})
         seen[question] += 1  # data sets hold doubles, and each is a sample with a key of its own
