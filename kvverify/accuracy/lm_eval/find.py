@@ -12,9 +12,10 @@ from kvverify.errors import UsageError, nearest
 from kvverify.evals_data import shipped
 
 
-def task_manager(name: str, include: str) -> Any:
-    """Return lm-eval's task manager over the first folder that has task ``name``.
+def task_manager(name: str, include: str, corpora: Path | None) -> Any:
+    """Return lm-eval's task manager over the first folder that has task ``name``: the user's own, the shipped, or lm-eval's.
 
+    The user's is ``include``, or else lm_eval/ in the folder of ``corpora``.
     lm-eval would read all its 14,000 YAML files first, which takes some seconds; the folder that names the task is enough
     for nearly all, and where none does, all are read.
 
@@ -24,6 +25,8 @@ def task_manager(name: str, include: str) -> Any:
     own = Path(include) if include else None
     if own is not None and not own.is_dir():
         raise UsageError(f"task {name}: include: {include} is no folder; expected one that holds lm-eval task files")
+    if own is None and corpora is not None and (corpora / "lm_eval").is_dir():
+        own = corpora / "lm_eval"
     ours = [folder for folder in (own, shipped("lm_eval")) if folder is not None]
     for folder in ours:
         if _named_in(folder, name):

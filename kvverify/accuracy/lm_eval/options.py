@@ -14,7 +14,8 @@ class LmEvalOptions(BaseModel):
     """Options of one lm-eval task.
 
     ``data`` maps the task's splits to files (.jsonl, .json, .parquet, .csv) that take the place of its data set, relative to the
-    folder of corpora; ``sha256`` maps them to checksums. ``include`` is a folder of the user's own task files. ``shots``
+    folder of corpora; ``sha256`` maps them to checksums. ``include`` is a folder of the user's own task files (else lm_eval/ in
+    the folder of corpora). ``shots``
     and ``fewshot_seed`` are lm-eval's. ``score`` names the metric and filter that decide, as lm-eval prints them
     ("exact_match,flexible-extract"); else the first of the task's. ``binary``: that metric is 0 or 1 by rule. ``max_tokens``
     takes the place of the task's max_gen_toks. ``cluster`` names the field of a document that documents share.

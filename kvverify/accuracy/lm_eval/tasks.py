@@ -76,7 +76,7 @@ def loaded_by_identity(identity: str, name: str) -> LoadedTask:
 
 
 def _load(name: str, options: LmEvalOptions, corpora: Path | None) -> LoadedTask:
-    manager = task_manager(name, options.include)
+    manager = task_manager(name, options.include, corpora)
     entry = manager.task_index[name]
     _refuse(name, entry)
     files = _data_files(name, options, corpora, entry)

@@ -164,6 +164,15 @@ def test_local_copies_take_the_place_of_a_hubs_data(tmp_path: Path) -> None:
     assert made[0].stop == ("Question:", "</s>", "<|im_end|>")
 
 
+def test_a_users_task_files_are_found_beside_the_corpora(
+    make_task: MakeTask, context: SourceContext, tmp_path: Path
+) -> None:
+    spec = make_task()
+    Path(spec.options["include"]).rename(tmp_path / "lm_eval")
+    beside = SourceContext(tokenizer=Letters(), seed=0, corpora=tmp_path)
+    assert len(samples_of(TaskSpec(source="lm-eval", name="sums"), beside)) == len(ROWS)
+
+
 def test_the_shipped_word_problems_are_right_and_those_that_their_rule_makes() -> None:
     made = samples_of(WORD_PROBLEMS, SourceContext(tokenizer=Letters(), seed=0))
     file = shipped("lm_eval") / "word_problems" / "test.jsonl"
