@@ -164,7 +164,7 @@ class DifferenceMeasured(Event):
     are the interval's where none is missing. ``bootstrap_low`` and ``bootstrap_high`` are a second interval, of ``draws`` resamples (0: not made).
     For fractional scores ``p_mcnemar`` is that of a paired t test. ``power_reached`` is the chance of showing the margin with these
     pairs if the arm is no worse; ``needed_at_loss`` is ``needed`` if the loss seen is the true one, ``needed_to_differ`` the number of pairs
-    that show a difference as large as the one seen; -1 where no number does.
+    that show a difference as large as the one seen; -1 where no number does. Fewer than ``least_pairs`` show the margin in no case.
     """
 
     base: str
@@ -203,6 +203,7 @@ class DifferenceMeasured(Event):
     draws: int = 0
     power_reached: float = 0.0
     needed_at_loss: int = -1
+    least_pairs: int = 0
     needed_to_differ: int = -1
 
 

@@ -133,8 +133,11 @@ def claim_reasons(compared: Compared, e: DifferenceMeasured) -> list[Reason]:
 
 
 def shown(e: DifferenceMeasured) -> bool:
-    """Is the loss less than the margin, even if each missing sample is the worst that it can be?"""
-    if e.undefined:
+    """Is the loss less than the margin, even if each missing sample is the worst that it can be?
+
+    Fewer pairs than could show it without a single difference do not show it by a lucky gain either.
+    """
+    if e.undefined or e.pairs < e.least_pairs:
         return False
     return e.low_worst > -e.margin and (not e.draws or e.bootstrap_low > -e.margin)
 

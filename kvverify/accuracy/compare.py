@@ -15,6 +15,7 @@ from kvverify.accuracy.identity import (
     differences,
     effect_of,
     may_differ,
+    must_differ,
     nearest_base,
     refusal,
 )
@@ -26,6 +27,7 @@ from kvverify.events_accuracy import ArmsPaired, DifferenceMeasured, FlipsMeasur
 from kvverify.stats.bootstrap import DRAWS
 from kvverify.stats.flips import excess_flips
 from kvverify.stats.holm import holm
+from kvverify.stats.tango import least_pairs
 
 Emit = Callable[[Event], None]
 PART_ROLES = ("tier", "control")  # may have been asked a part of the base's samples
@@ -146,7 +148,7 @@ def _paired(base: Arm, arm: Arm, plan: ComparePlan, emit: Emit) -> Pairing | Non
     found = differences(base, arm, declared)
     for event in found:
         emit(event)
-    if why := refusal(arm, found, declared):
+    if why := refusal(arm, found, must_differ(arm.role, plan.vary)):
         emit(ArmsPaired(base=base.label, arm=arm.label, effect=effect, refused=why))
         return None
     pairing = pair(base, arm)
@@ -191,6 +193,7 @@ def _difference(
         margin=claim.margin,
         alpha=claim.alpha,
         power=claim.power,
+        least_pairs=least_pairs(claim.margin, claim.alpha),
         undefined="no pair has both scores",
     )
     return _with_figures(known, pairs, scored, claim) if scored else known
@@ -201,8 +204,8 @@ def _with_figures(known: DifferenceMeasured, pairs: list[Pair], scored: list[Pai
     found = estimate(data, claim)
     low_worst, high_best = found.low, found.high
     if known.missing:
-        low_worst = estimate(table(pairs, [p.worst for p in pairs]), claim).low
-        high_best = estimate(table(pairs, [p.best for p in pairs]), claim).high
+        low_worst = min(low_worst, estimate(table(pairs, [p.worst for p in pairs]), claim).low)
+        high_best = max(high_best, estimate(table(pairs, [p.best for p in pairs]), claim).high)
     size = size_of(found, len(scored), claim, binary=data.binary)
     again = bootstrap(data, claim) if known.scope == ALL and found.method == CLUSTERED_T else None
     return replace(

@@ -17,13 +17,20 @@ def effect_of(role: str, vary: Sequence[str]) -> str:
     """Return what the difference of an arm measures."""
     if role != "candidate":
         return {"tier": TIER, "control": CONTROL}.get(role, AGAIN)
-    if FORMAT_VARIABLE in vary:
-        return FORMAT
-    return vary[0]
+    return FORMAT if any(name.endswith(FORMAT_VARIABLE) for name in vary) else vary[0]
 
 
 def may_differ(role: str, vary: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables in which an arm of this role must differ from its base in one at least, and may."""
+    """Return the variables in which an arm of this role may differ from its base.
+
+    A control is served from HBM after it was overwritten, and the base asked again may share its batches with others.
+    """
+    known = {"candidate": tuple(vary), "tier": ("tier",), "control": ("control", "tier"), "again": ("concurrency",)}
+    return known[role]
+
+
+def must_differ(role: str, vary: Sequence[str]) -> tuple[str, ...]:
+    """Return the variables of which one at least must differ, or nothing is tested; none for the base asked again."""
     return {"candidate": tuple(vary), "tier": ("tier",), "control": ("control",)}.get(role, ())
 
 
@@ -50,13 +57,13 @@ def nearest_base(arm: Arm, bases: Sequence[Arm], vary: Sequence[str]) -> Arm:
     return min(bases, key=lambda base: sum(not e.declared for e in differences(base, arm, declared)))
 
 
-def refusal(arm: Arm, found: Sequence[IdentityDiffered], declared: Sequence[str]) -> str:
-    """Return why the two arms are not compared, empty where they may be."""
+def refusal(arm: Arm, found: Sequence[IdentityDiffered], tested: Sequence[str]) -> str:
+    """Return why the two arms are not compared, empty where they may be: ``tested`` are the variables that must differ."""
     if wrong := [e for e in found if not e.declared]:
         texts = ", ".join(f"{e.variable} ({e.base_value} against {e.arm_value})" for e in wrong)
         return f"differs in {texts}, which nobody declared"
-    if declared and not found:
-        names = ", ".join(f"{name} ({_words(arm.start.identity, name)})" for name in declared)
+    if tested and not {e.variable for e in found} & set(tested):
+        names = ", ".join(f"{name} ({_words(arm.start.identity, name)})" for name in tested)
         return f"does not differ in {names}, so nothing is tested"
     return ""
 
