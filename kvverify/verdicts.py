@@ -39,7 +39,7 @@ def reasons(events: Iterable[Event]) -> list[Reason]:
     """
     seen = list(events)
     found = [*_failures(seen), *_differences(seen), *_problems(seen), *_fault_reasons(seen)]
-    found += [*_checks(seen), *_no_end(seen)]
+    found += [*_checks(seen), *end_reasons(seen)]
     return sorted(found, key=lambda reason: -SEVERITY.index(reason.verdict))
 
 
@@ -124,7 +124,8 @@ def _kernels_not_run(seen: list[Event]) -> list[Reason]:
     return found
 
 
-def _no_end(seen: list[Event]) -> list[Reason]:
+def end_reasons(seen: list[Event]) -> list[Reason]:
+    """Return that a run has no end, or was interrupted; of a resumed one the last attempt counts."""
     starts_and_ends = [e for e in seen if isinstance(e, RunStarted | RunFinished)]
     last = starts_and_ends[-1] if starts_and_ends else None
     if not isinstance(last, RunFinished):

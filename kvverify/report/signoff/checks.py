@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvverify.events import BatchFinished, CodecCompared, FaultPlanted, Verdict
 from kvverify.reasons import worst
 from kvverify.report.signoff.gather import Run
-from kvverify.report.signoff.losses import POINTS, differences, judge
+from kvverify.report.signoff.losses import POINTS, claims, judge
 from kvverify.verdicts import differs
 
 _PLANTED = {"killed": Verdict.PASS, "declared": Verdict.PASS, "survived": Verdict.FAIL}
@@ -48,9 +48,9 @@ def _every(runs: Sequence[Run]) -> Iterator[tuple[str, Check]]:
         for case in run.summary.live.cases if run.summary.live else []:
             figure = case.messages[0] if case.messages else ""
             yield f"{run.command}: {case.group}, {case.name}", Check(case.verdict, figure)
-    for d in differences(runs):
-        if d.primary and not d.undefined:
-            loss = judge(d, POINTS * d.margin)
+    for run, d in claims(runs):
+        if not d.undefined:
+            loss = judge(run, d, POINTS * d.margin)
             low, high = POINTS * d.low, POINTS * d.high
             words = f"{POINTS * d.difference:+.2f} points ({low:+.2f} to {high:+.2f}), {loss.why}"
             yield f"accuracy by {d.effect}, {d.scope}: {d.arm} against {d.base}", Check(loss.verdict, words, low, high)

@@ -10,9 +10,10 @@ from kvverify.report.final import fault_cell
 from kvverify.report.live import TIERS
 from kvverify.report.section import Section
 from kvverify.report.signoff.gather import Run
-from kvverify.report.signoff.losses import POINTS, differences, judge
+from kvverify.report.signoff.losses import POINTS, judge
 from kvverify.report.words import duration, size, utc
 from kvverify.verdicts import differs
+from kvverify.verdicts_compare import Compared
 from kvverify.verdicts_live import Proofs
 
 MOST_ROWS = 400
@@ -206,8 +207,9 @@ def floors(runs: Iterable[Run]) -> Section:
 def accuracy(runs: Sequence[Run]) -> Section:
     """Return every measured difference with its interval, primary claims first."""
     rows = []
-    for e in sorted(differences(runs), key=lambda e: (not e.primary, e.effect, e.scope)):
-        loss = judge(e, POINTS * e.margin)
+    every = [(run, e) for run in runs for e in Compared.of(run.events).measured]
+    for run, e in sorted(every, key=lambda item: (not item[1].primary, item[1].effect, item[1].scope)):
+        verdict = str(judge(run, e, POINTS * e.margin).verdict) if e.primary else "not judged"
         counts = (e.base_only, e.arm_only)
         rows.append(
             [
@@ -221,7 +223,7 @@ def accuracy(runs: Sequence[Run]) -> Section:
                 f"{POINTS * e.margin:g}",
                 "–" if e.undefined else f"{e.power_reached:.0%}",
                 f"{e.needed:,}" if e.needed >= 0 else "not known",
-                str(loss.verdict) if e.primary else "not judged",
+                verdict,
             ]
         )
     head = ["primary", "effect", "arms", "scope", "pairs", "missing", "base", "arm", "difference", "interval"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvverify.events_accuracy import ArmStarted, SampleAnswered
 from kvverify.report.signoff.gather import Run
-from kvverify.report.signoff.losses import POINTS, bounds, differences
+from kvverify.report.signoff.losses import POINTS, bounds
 from kvverify.report.signoff.svg import (
     BOTTOM,
     HEIGHT,
@@ -27,6 +27,7 @@ from kvverify.report.signoff.svg import (
     steps,
 )
 from kvverify.stats.rates import wilson
+from kvverify.verdicts_compare import Compared
 
 CONFIDENCE = 0.95
 
@@ -80,7 +81,7 @@ def difference_by_length(runs: Sequence[Run]) -> Figure:
     """Return the paired difference of each arm from its base by prompt length."""
     title = "Difference by length and arm"
     series: dict[str, list[Point]] = {}
-    for e in differences(runs):
+    for e in (e for run in runs for e in Compared.of(run.events).measured):
         word, _, rest = e.scope.partition(" ")
         if word == "length" and rest.isdecimal() and not e.undefined:
             low, high = bounds(e)

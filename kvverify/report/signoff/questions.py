@@ -17,8 +17,9 @@ from kvverify.events_accuracy import CacheReadStated, FlipsMeasured
 from kvverify.reasons import Reason, worst
 from kvverify.report.section import LiveCase
 from kvverify.report.signoff.gather import Run
-from kvverify.report.signoff.losses import POINTS, Loss, judge, primary
+from kvverify.report.signoff.losses import POINTS, Loss, claims, judge
 from kvverify.report.words import plural, size
+from kvverify.verdicts import end_reasons
 from kvverify.verdicts_live import Proofs
 
 TITLES = {
@@ -136,7 +137,7 @@ def _hits(gate: GateEvaluated) -> int:
 
 def _answers(runs: Sequence[Run]) -> Question:
     own = [run for run in runs if run.command in COMMANDS[3]]
-    losses = [judge(e, POINTS * e.margin) for e in primary(runs, "tier")]
+    losses = [judge(run, e, POINTS * e.margin) for run, e in claims(runs, "tier")]
     if not own and not losses:
         return _not_looked(3)
     cases = _cases(own, "tiers", "isolation", "requests")
@@ -157,7 +158,7 @@ def _answers(runs: Sequence[Run]) -> Question:
     answer = {Verdict.PASS: "Yes.", Verdict.FAIL: "No."}.get(verdict, "Not shown.")
     if verdict is Verdict.PASS and used:
         answer = f"Yes: {plural(len(used), 'comparison')} across tiers, none beyond what one tier differs from itself."
-    names = [run.name for run in runs if run in own or primary([run], "tier")]
+    names = [run.name for run in runs if run in own or any(loss.run is run for loss in losses)]
     return Question(3, verdict, answer, figures, _lines(found), names)
 
 
@@ -170,13 +171,11 @@ def _isolation_figures(own: Iterable[Run]) -> list[tuple[str, str]]:
 
 
 def _format(runs: Sequence[Run]) -> Question:
-    events = primary(runs, "format")
-    if not events:
+    losses = [judge(run, e, POINTS * e.margin) for run, e in claims(runs, "format")]
+    if not losses:
         return _not_looked(4)
-    own = [run for run in runs if primary([run], "format")]
-    losses = [judge(e, POINTS * e.margin) for e in events]
-    stated = [Reason(r.verdict, r.text) for run in own for r in run.summary.reasons]
-    found = [*_loss_reasons(losses), *stated]
+    own = [run for run in runs if any(loss.run is run for loss in losses)]
+    found = [*_loss_reasons(losses), *(reason for run in own for reason in ends(run))]
     verdict = worst([Verdict.PASS, *(r.verdict for r in found)])
     read = list(dict.fromkeys(e.evidence for run in runs for e in run.of(CacheReadStated) if e.evidence))
     flips = [e for run in own for e in run.of(FlipsMeasured)]
@@ -194,6 +193,11 @@ def _format(runs: Sequence[Run]) -> Question:
     return Question(4, verdict, answer, figures, _lines(found), [run.name for run in own])
 
 
+def ends(run: Run) -> list[Reason]:
+    """Return what says that a run did not come to its end, or met a problem."""
+    return [*(r for r in run.summary.reasons if r.verdict is Verdict.ERROR), *end_reasons(list(run.events))]
+
+
 def _loss_words(loss: Loss) -> str:
     e = loss.event
     return (
@@ -207,11 +211,7 @@ def _interval(loss: Loss) -> str:
 
 
 def _loss_reasons(losses: Iterable[Loss]) -> list[Reason]:
-    return [
-        Reason(loss.verdict, f"{loss.event.arm} against {loss.event.base}, {loss.event.scope}: {loss.why}")
-        for loss in losses
-        if loss.verdict is not Verdict.PASS
-    ]
+    return [reason for loss in losses for reason in loss.reasons]
 
 
 def _cases(own: Iterable[Run], *groups: str) -> list[LiveCase]:
