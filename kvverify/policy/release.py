@@ -82,7 +82,8 @@ def _check(asked: RequiredCheck, runs: Sequence[Run]) -> Requirement:
 
 def _coverage(asked: Coverage, runs: Sequence[Run]) -> Iterator[Requirement]:
     batches = [e for run in runs if run.command == "roundtrip" for e in run.of(BatchFinished)]
-    devices = {row.kernel: row.device for run in runs for row in run.summary.kernels if run.command == "roundtrip"}
+    rows = [row for run in runs if run.command == "roundtrip" for row in run.summary.kernels]
+    devices = {row.kernel: row.device for row in rows if row.device}  # a run in which it only refused tells none
     sums: dict[str, list[int]] = {}
     for e in batches:
         if not asked.gpu or devices.get(e.kernel, "").startswith("cuda"):

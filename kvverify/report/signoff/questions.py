@@ -155,7 +155,8 @@ def _answers(runs: Sequence[Run]) -> Question:
         *_isolation_figures(own),
         *(("score by tier", _loss_words(loss)) for loss in losses),
     ]
-    answer = {Verdict.PASS: "Yes.", Verdict.FAIL: "No."}.get(verdict, "Not shown.")
+    wrong = next((reason.text for reason in found if reason.verdict is Verdict.FAIL), "")
+    answer = {Verdict.PASS: "Yes.", Verdict.FAIL: f"No: {wrong}."}.get(verdict, "Not shown.")
     if verdict is Verdict.PASS and used:
         answer = f"Yes: {plural(len(used), 'comparison')} across tiers, none beyond what one tier differs from itself."
     names = [run.name for run in runs if run in own or any(loss.run is run for loss in losses)]
