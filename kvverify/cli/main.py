@@ -33,7 +33,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("kvverify.cli.replay", "Run the sequence of a failure file again."),
     "lab": ("kvverify.cli.lab", "Serve a small model with a tiered KV cache, to try kvverify on; no serving engine."),
     "demo": ("kvverify.cli.demo", "Show all of it against the lab, without a GPU, in about two minutes."),
-    "report": ("kvverify.cli.report", "Make the reports of a run again from its events."),
+    "report": ("kvverify.cli.report", "Make the reports of a run again, or the sign-off of several by a policy."),
+    "diff": ("kvverify.cli.diff", "Show what got better, worse, newly covered or lost between two releases."),
     "verify-report": ("kvverify.cli.verify_report", "Find any change to a sign-off or to what it rests on."),
 }
 

@@ -12,7 +12,7 @@ from kvverify.report.words import plural
 
 ROWS_PX = 9
 MOST_ROWS = 64
-MOST_PIECES = 512
+MOST_PIECES = 64  # of the strip, which is about 640 px wide
 _TOP, _STRIP, _GAP = 34, 16, 44
 # the words of kvverify.arena.places, at the start of a failure's headline
 _PLACE = re.compile(r"token (?P<token>[\d, .-]+?), head (?P<head>[\d, .-]+?), bytes? (?P<cell>[\d, .-]+?) of the cell")
@@ -100,12 +100,7 @@ def byte_map(page: PageMap, hurt: Damage | None, name: str) -> Figure:
     )
     rows = min(page.heads * page.tokens, MOST_ROWS)
     picture = Picture(name, title, note, _TOP + _STRIP + _GAP + rows * ROWS_PX + 8)
-    scale = (WIDTH - LEFT - RIGHT) / page.page_bytes
-    picture.text(LEFT, _TOP - 8, f"in memory, order {page.order}: {page.page_bytes:,} bytes")
-    for f, start, length in _pieces(page):
-        picture.box(
-            LEFT + start * scale, _TOP, length * scale, _STRIP, _colour(page, f), tip=f"{f.name}, from byte {start}"
-        )
+    _draw_memory(picture, page)
     top = _TOP + _STRIP + _GAP
     wide = (WIDTH - LEFT - RIGHT) / page.cell_bytes
     for f in page.fields:
@@ -122,6 +117,19 @@ def byte_map(page: PageMap, hurt: Damage | None, name: str) -> Figure:
     if hurt:
         _draw_damage(picture, page, hurt, top, rows)
     return Figure(title, note, picture.markup())
+
+
+def _draw_memory(picture: Picture, page: PageMap) -> None:
+    """Draw the page as memory holds it; of one with very many pieces only as many bytes as can be told apart."""
+    pieces = _pieces(page)
+    span = page.page_bytes if len(pieces) <= MOST_PIECES else pieces[MOST_PIECES][1]
+    part = f"{span:,} bytes" if span == page.page_bytes else f"the first {span:,} of {page.page_bytes:,} bytes"
+    picture.text(LEFT, _TOP - 8, f"in memory, order {page.order}: {part}")
+    scale = (WIDTH - LEFT - RIGHT) / span
+    for f, start, length in pieces[:MOST_PIECES]:
+        picture.box(
+            LEFT + start * scale, _TOP, length * scale, _STRIP, _colour(page, f), tip=f"{f.name}, from byte {start}"
+        )
 
 
 def _draw_damage(picture: Picture, page: PageMap, hurt: Damage, top: float, rows: int) -> None:
@@ -160,7 +168,7 @@ def _pieces(page: PageMap) -> list[tuple[PageField, int, int]]:
             pieces[-1] = (f, pieces[-1][1], pieces[-1][2] + f.length)
         else:
             pieces.append((f, start, f.length))
-    return [piece for piece in pieces if piece[1] < page.page_bytes][:MOST_PIECES]
+    return pieces
 
 
 def _colour(page: PageMap, f: PageField) -> str:

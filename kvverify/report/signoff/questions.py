@@ -14,7 +14,7 @@ from kvverify.events import (
     Verdict,
 )
 from kvverify.events_accuracy import CacheReadStated, FlipsMeasured
-from kvverify.reasons import Reason, worst
+from kvverify.reasons import SEVERITY, Reason, worst
 from kvverify.report.section import LiveCase
 from kvverify.report.signoff.gather import Run
 from kvverify.report.signoff.losses import POINTS, Loss, claims, judge
@@ -35,7 +35,7 @@ NOT_LOOKED = {
     3: "no run of tier-diff or isolation, and no accuracy by tier, is among these",
     4: "no accuracy comparison by format is among these",
 }
-_MOST_REASONS = 6
+_MOST_REASONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +242,7 @@ def _texts(own: Iterable[Run]) -> list[str]:
 
 
 def _lines(found: Iterable[Reason]) -> list[str]:
-    lines = list(dict.fromkeys(f"{reason.verdict}: {reason.text}" for reason in found))
+    by_weight = sorted(found, key=lambda reason: -SEVERITY.index(reason.verdict))
+    lines = list(dict.fromkeys(f"{reason.verdict}: {reason.text}" for reason in by_weight))
     more = [f"and {len(lines) - _MOST_REASONS} more, below"] if len(lines) > _MOST_REASONS else []
     return lines[:_MOST_REASONS] + more

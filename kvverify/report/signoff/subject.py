@@ -119,7 +119,7 @@ def _kernels(runs: Iterable[Run]) -> Iterator[Kernel]:
 
 def _several(facts: Mapping[str, Sequence[str]]) -> list[str]:
     return [
-        f"the runs differ in {word}: {'; '.join(facts[word])}; no one of them is covered by all"
+        f"the runs differ in {word} ({'; '.join(facts[word])}): none of these was tested by all of them"
         for word in ONE_VALUE
         if len(facts[word]) > 1
     ]
