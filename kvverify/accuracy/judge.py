@@ -177,7 +177,8 @@ class Judge:
 
 def question_text(answer: str, rubric: str, context: str) -> str:
     """Return the question to the judge. The marker occurs in none of the parts, so that an answer cannot end its own quotation."""
-    digest = hashlib.sha256("\0".join((answer, rubric, context)).encode("utf-8", "surrogatepass")).hexdigest()
+    answer = answer.encode("utf-8", "replace").decode()  # half characters cannot be sent
+    digest = hashlib.sha256(f"{answer}\0{rubric}\0{context}".encode()).hexdigest()
     mark = f"=== {digest[:12]} ==="
     before = _CONTEXT.format(mark=mark, context=context) if context else ""
     return _QUESTION.format(context=before, mark=mark, answer=answer, rubric=rubric)

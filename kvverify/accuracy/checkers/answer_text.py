@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from kvverify.accuracy.sample import Sample
 
 _FENCE = re.compile(r"```[ \t]*([\w+-]*)[ \t]*\r?\n(.*?)(?:\r?\n[ \t]*```|\Z)", re.DOTALL)
+_REASONED = "</think>"
+_LONE_END = re.compile(r"</think>[ \t]*\r?\n")
 AROUND = "text around it"
 
 
@@ -22,12 +24,13 @@ class Fenced:
 def whole_answer(sample: Sample, text: str) -> str:
     """Return the sample's answer prefix and what the model wrote after it, without a reasoning block.
 
-    A block that was begun and never ended leaves nothing: the model did not come to its answer.
+    A block that was begun and never ended leaves nothing: the model did not come to its answer. Where the template began it, only
+    its end stands in the text, on a line's end: inside a JSON string it is a word like others.
     """
-    _, end, after = text.rpartition("</think>")
-    if end:
-        return after
-    return sample.answer_prefix + ("" if text.lstrip().startswith("<think>") else text)
+    if text.lstrip().startswith("<think>"):
+        return text.partition(_REASONED)[2] if _REASONED in text else sample.answer_prefix
+    ended = _LONE_END.search(text)
+    return text[ended.end() :] if ended else sample.answer_prefix + text
 
 
 def fenced(answer: str) -> Fenced | None:

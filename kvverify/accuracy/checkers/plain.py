@@ -12,6 +12,9 @@ from kvverify.accuracy.scoring import Score
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")
 _LONGEST_NUMBER = 60  # characters; a run of digits beyond it is no answer
+_ARTICLE = re.compile(
+    r"(?<![A-Za-z'])A(?= (?!is\b|because\b|as\b|since\b|and\b|or\b)[a-z])"
+)  # no letter chosen: «A number»
 _MARKED = r"(?:answer|option|choice|答案|选项|选择)\s*(?:is|are|:|：|为|是)?\s*[:：]?\s*[*(（\[\"'\s]*([{letters}])(?![A-Za-z])"
 
 
@@ -88,8 +91,9 @@ def _letter(answer: str, letters: str) -> str:
     marked = re.findall(_MARKED.replace("{letters}", letters), answer, re.IGNORECASE)
     if marked:
         return str(marked[-1]).upper()
-    first = re.match(rf"[*(\[\"'\s]*([{letters}])(?:[*)\].:,\"'\s]|\Z)", answer)
-    if first and not re.match(r"A [a-z]", answer):  # the article
+    answer = _ARTICLE.sub(" ", answer)
+    first = re.match(rf"[*(\[\"'\s]*([{letters}])(?:[*)\].:,\"']|\s*(?:\n|\Z))", answer)
+    if first:
         return first.group(1)
     alone = set(re.findall(rf"(?<![A-Za-z'])([{letters}])(?![A-Za-z'])", answer))
     return alone.pop() if len(alone) == 1 else ""

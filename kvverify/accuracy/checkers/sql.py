@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sqlite3
@@ -27,6 +28,7 @@ _OTHER = re.compile(
     r"\s*(?:SELECT|WITH|INSERT|UPDATE|DELETE|DROP|CREATE|ALTER|ATTACH|DETACH|PRAGMA|REPLACE|VACUUM|BEGIN|EXPLAIN)\b",
     re.IGNORECASE,
 )
+_FORMAT = re.compile(r"(?:[^%]|%%|%[-+ 0#,!]*\d{0,3}(?:\.\d{1,2})?[a-zA-Z])*")
 _NO_SQL = re.compile(r"syntax error|incomplete input|unrecognized token", re.IGNORECASE)
 
 
@@ -85,6 +87,8 @@ def run_query(setup: str, query: str) -> Rows:
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_BYTES)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        for name in ("printf", "format"):
+            connection.create_function(name, -1, _printf, deterministic=True)
         connection.set_authorizer(_only_reading)
         connection.set_progress_handler(_stop_after(STEPS, SECONDS), _STEPS_A_LOOK)
         rows = connection.execute(query).fetchmany(_ROWS + 1)
@@ -130,6 +134,19 @@ def _first_statement(text: str) -> tuple[str, str]:
 def _only_reading(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
     harmful = action == sqlite3.SQLITE_FUNCTION and second == "load_extension"
     return sqlite3.SQLITE_OK if action in _READING and not harmful else sqlite3.SQLITE_DENY
+
+
+def _printf(form: str | None = None, *values: Any) -> Any:
+    """Format as SQLite does, but refuse widths of a thousand and more: one call could take minutes, and no step ends it."""
+    if form is None or not _FORMAT.fullmatch(form):
+        return None if form is None else _refuse_format(form)
+    with contextlib.closing(sqlite3.connect(":memory:")) as plain:
+        marks = "".join(", ?" for _ in values)
+        return plain.execute(f"SELECT printf(?{marks})", (form, *values)).fetchone()[0]
+
+
+def _refuse_format(form: str) -> None:
+    raise QueryProblem(f"format {form!r:.60}")
 
 
 def _stop_after(steps: int, seconds: float) -> Callable[[], int]:
