@@ -11,6 +11,8 @@ from kvverify.errors import UsageError, nearest
 
 RULES: dict[str, str] = {}  # name -> "module:function"; binary or fractional is the rule's to say
 RULES |= {
+    "ruler-all": "kvverify.accuracy.ruler.scoring:every",
+    "ruler-part": "kvverify.accuracy.ruler.scoring:part",
     "exact": "kvverify.accuracy.checkers.plain:exact",
     "contains": "kvverify.accuracy.checkers.plain:contains",
     "number": "kvverify.accuracy.checkers.plain:number",
