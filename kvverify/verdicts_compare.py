@@ -128,7 +128,7 @@ def claim_reasons(compared: Compared, e: DifferenceMeasured) -> list[Reason]:
     elif harmed(e):
         found.append(f"{name}: {figures(e)}, but the arms cannot be compared")
     elif not shown(e):
-        found.append(f"{name}: a loss of less than {100 * e.margin:g} points is not shown, {figures(e)}; {lacking(e)}")
+        found.append(f"{name}: a loss of less than {in_points(e.margin)} is not shown, {figures(e)}; {lacking(e)}")
     return [Reason(Verdict.INCONCLUSIVE, text) for text in found]
 
 
@@ -187,6 +187,16 @@ def points(share: float) -> str:
     """
     text = f"{100 * share:+.2f}"
     return text[1:] if float(text) == 0 else text
+
+
+def in_points(share: float) -> str:
+    """Return a share of the score in points.
+
+    >>> in_points(0.01), in_points(0.025)
+    ('1 point', '2.5 points')
+    """
+    text = f"{100 * share:g}"
+    return f"{text} point{'' if text == '1' else 's'}"
 
 
 def _same_samples(e: ArmsPaired) -> bool:

@@ -33,10 +33,9 @@ def size_of(found: Estimate, pairs: int, claim: Claim, *, binary: bool) -> Size:
     margin = claim.margin
     at_loss = NONE if loss <= -margin else _scaled(_noninferior(spread, min(0.0, loss), claim), effect)
     independent = max(1, round(pairs / effect))
+    enough = pairs >= least_pairs(margin, claim.alpha)
     power = (
-        power_of(independent, margin, spread, alpha=claim.alpha, exact=binary)
-        if spread
-        else _all_equal(independent, claim)
+        power_of(independent, margin, spread, alpha=claim.alpha, exact=binary) if enough and spread else float(enough)
     )
     return Size(
         _scaled(_noninferior(spread, 0.0, claim), effect), at_loss, _differ(found, claim, effect, binary=binary), power
@@ -62,10 +61,6 @@ def _differ(found: Estimate, claim: Claim, effect: float, *, binary: bool) -> in
     if not sd:
         return NONE
     return _scaled(pairs_needed_mean(size, sd, alpha=claim.alpha, power=claim.power, design="mcnemar"), effect)
-
-
-def _all_equal(pairs: int, claim: Claim) -> float:
-    return float(pairs >= least_pairs(claim.margin, claim.alpha))
 
 
 def _scaled(pairs: int, effect: float) -> int:

@@ -83,9 +83,7 @@ def test_equal_arms_pass_from_268_pairs_on_and_not_before() -> None:
 def test_fifty_samples_are_not_neutral() -> None:
     base = log_of(binary(50))
     text = texts(compared(FORMAT, base, packed(base)), Verdict.INCONCLUSIVE)
-    assert (
-        "a loss of less than 1 points is not shown, 0.00 points (90% interval -5.13 to +5.13, b 0, c 0, n 50)" in text
-    )
+    assert "a loss of less than 1 point is not shown, 0.00 points (90% interval -5.13 to +5.13, b 0, c 0, n 50)" in text
     assert "that takes about 268 pairs at this discordance, 218 more" in text
 
 
