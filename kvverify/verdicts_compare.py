@@ -77,11 +77,10 @@ def arm_reasons(arm: ArmIncluded) -> list[Reason]:
     if not arm.finished:
         scored = arm.samples - arm.missing
         found.append(f"{arm.label}: half finished, {scored:,} of {arm.samples:,} samples have a score; resume its run")
-    if arm.role == "tier" and not arm.gates:
-        found.append(f"{arm.label}: nothing proves that it was served from its tier")
-    if arm.gates_open:
-        why = "; ".join(arm.gate_reasons)
-        found.append(f"{arm.label}: tier not proved in {arm.gates_open:,} of {arm.gates:,}: {why}")
+    # an answer without a proof is a missing one, and bounds the claim as such; here is an arm without any
+    if (arm.role == "tier" or arm.gates) and arm.gates_open == arm.gates:
+        why = f": {'; '.join(arm.gate_reasons)}" if arm.gate_reasons else ""
+        found.append(f"{arm.label}: nothing proves that it was served from its tier{why}")
     return [Reason(Verdict.INCONCLUSIVE, text) for text in found]
 
 
