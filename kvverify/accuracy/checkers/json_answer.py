@@ -47,9 +47,10 @@ def read_json(answer: str) -> JsonAnswer:
             error = f"not JSON: {problem}"
         else:
             return JsonAnswer(value, found=True, format_error=f"JSON with {AROUND}" if block.around else "")
-    at, tries = -1, 0
-    while tries < _TRIES and (at := _next_bracket(answer, at + 1)) >= 0:
-        tries += 1
+    begins = answer.lstrip()[:1] in ("{", "[")
+    at, left = -1, 1 if begins else _TRIES  # parts of a document that begins the answer and is broken are no answer
+    while left and (at := _next_bracket(answer, at + 1)) >= 0:
+        left -= 1
         try:
             value = _decoded(answer, at, whole=False)
         except NotJson:

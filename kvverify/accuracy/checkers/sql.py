@@ -62,6 +62,8 @@ def sql(sample: Sample, text: str) -> Score:
 
 def read_query(answer: str) -> tuple[str, str]:
     """Return the answer's one statement, empty where it has none, and what is wrong with its form."""
+    if "\0" in answer or any("\ud800" <= c <= "\udfff" for c in answer):
+        return "", "not SQL: a null or half a character"
     block = fenced(answer)
     body, error = (block.body, f"SQL with {AROUND}" if block.around else "") if block else (answer, "")
     start = _STATEMENT.search(body)
@@ -92,8 +94,7 @@ def run_query(setup: str, query: str) -> Rows:
         connection.set_authorizer(_only_reading)
         connection.set_progress_handler(_stop_after(STEPS, SECONDS), _STEPS_A_LOOK)
         rows = connection.execute(query).fetchmany(_ROWS + 1)
-    except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as problem:
-        # ValueError: null characters and half characters (surrogates)
+    except (sqlite3.Error, sqlite3.Warning, OverflowError) as problem:
         raise QueryProblem(f"not SQL: {problem}"[:200], form=bool(_NO_SQL.search(str(problem)))) from None
     finally:
         connection.close()

@@ -30,7 +30,7 @@ _FRAMES = (
 
 
 def refusals(draw: Draw) -> Sample:
-    """Take a request that must be refused; samples of one request are a cluster."""
+    """Take a request that must be refused: first all of them plain, then framed. Samples of one request are a cluster."""
     return _framed(draw, "refusals")
 
 
@@ -47,10 +47,9 @@ def shipped_hash(name: str) -> str:
 def _framed(draw: Draw, name: str) -> Sample:
     lines, _ = _file(name)
     line = lines[draw.index % len(lines)]
-    turn = draw.index // len(lines)
-    frame = _FRAMES[0] if turn == 0 else draw.random.choice(_FRAMES[1:])
+    outer, inner = divmod(draw.index // len(lines), len(_FRAMES))
     return draw.sample(
-        prompt=frame.format(line.prompt),
+        prompt=_FRAMES[outer % len(_FRAMES)].format(_FRAMES[inner].format(line.prompt)),
         references=line.references,
         metric=line.metric,
         details=line.details,

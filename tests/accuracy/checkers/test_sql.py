@@ -69,8 +69,8 @@ def test_numbers_as_text_are_other_values_and_a_sum_in_another_order_is_not() ->
         ("SELECT name FROM t GROUP", "not SQL: incomplete input"),
         ("SELECT 1; DROP TABLE t;", "more than one statement"),
         ("Here you are:\nSELECT name, SUM(price) FROM t GROUP BY name;\nDone.", "SQL with text around it"),
-        ("SELECT '\ud800'", ""),
-        ("SELECT 1 \0", ""),
+        ("SELECT '\ud800';", "not SQL: a null or half a character"),
+        ("SELECT 1 \0;", "not SQL: a null or half a character"),
     ],
 )
 def test_format_errors(answer: str, error: str) -> None:
