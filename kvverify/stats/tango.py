@@ -41,23 +41,32 @@ def tango_p(base_only: int, arm_only: int, pairs: int, margin: float) -> float:
 def tango_scores(base_only: npt.ArrayLike, arm_only: npt.ArrayLike, pairs: int, margin: float) -> npt.NDArray[Any]:
     """Return tango_z of arrays of counts, unchecked: shape of the counts, broadcast.
 
-    With b, c, n and the margin delta >= 0, p01 = P(arm alone right) has under p10 = p01 + delta the maximum-likelihood estimate
-    q = (m + sqrt(m**2 + 8 n c delta (1 - delta))) / 4n, m = b (1 + delta) + c (1 - delta) - 2 n delta, and
-    z = (c - b + n delta) / sqrt(n (2 q + delta (1 - delta))). A margin below 0 is the same test with the arms exchanged.
+    z = (c - b + n delta) / sqrt(n * score_variance). A margin below 0 is the same test with the arms exchanged.
     """
     b, c = np.asarray(base_only, dtype=np.float64), np.asarray(arm_only, dtype=np.float64)
     sign = 1.0
     if margin < 0:
         b, c, margin, sign = c, b, -margin, -1.0
+    excess = c - b + pairs * margin
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = sign * excess / np.sqrt(pairs * score_variance(b / pairs, c / pairs, margin))
+    return np.where(excess == 0, 0.0, z)
+
+
+def score_variance(base_only: npt.ArrayLike, arm_only: npt.ArrayLike, margin: float) -> npt.NDArray[Any]:
+    """Return the variance of one pair's difference if the loss is ``margin``, from the shares b and c of pairs; margin in [0, 1].
+
+    Under p10 = p01 + delta the likelihood of p01 = P(arm alone right) has its maximum at q = (m + sqrt(m**2 + 8 c delta (1 - delta))) / 4
+    with m = b (1 + delta) + c (1 - delta) - 2 delta; the variance there is 2 q + delta (1 - delta).
+    """
+    b, c = np.asarray(base_only, dtype=np.float64), np.asarray(arm_only, dtype=np.float64)
     spread = margin * (1.0 - margin)
-    m = b * (1.0 + margin) + c * (1.0 - margin) - 2.0 * pairs * margin
-    root = np.sqrt(m * m + 8.0 * pairs * c * spread)
+    m = b * (1.0 + margin) + c * (1.0 - margin) - 2.0 * margin
+    root = np.sqrt(m * m + 8.0 * c * spread)
     with np.errstate(divide="ignore", invalid="ignore"):
         # where m < 0 the sum cancels: the other form of the same root
-        q = np.where(m >= 0, (m + root) / (4.0 * pairs), 2.0 * c * spread / (root - m))
-        excess = c - b + pairs * margin
-        z = excess / np.sqrt(pairs * (2.0 * q + spread))
-    return np.where(excess == 0, 0.0, sign * z)
+        twice_q = np.where(m >= 0, (m + root) / 2.0, 4.0 * c * spread / (root - m))
+    return twice_q + spread
 
 
 def tango_interval(base_only: int, arm_only: int, pairs: int, confidence: float) -> tuple[float, float]:

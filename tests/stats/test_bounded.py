@@ -50,7 +50,14 @@ def likeliest_variance(values: list[float], mean: float) -> float:
 @pytest.mark.parametrize("margin", [0.02, 0.1, 0.4, -0.3])
 @pytest.mark.parametrize(
     "values",
-    [[0.0] * 6 + [-0.5], [0.25, -0.25, 0.5, 0.0, 0.0], [-1.0, 0.0, 0.0, 0.5], [0.0] * 4, [0.75, 0.5, 0.5], [1.0, -0.5, 0.0]],
+    [
+        [0.0] * 6 + [-0.5],
+        [0.25, -0.25, 0.5, 0.0, 0.0],
+        [-1.0, 0.0, 0.0, 0.5],
+        [0.0] * 4,
+        [0.75, 0.5, 0.5],
+        [1.0, -0.5, 0.0],
+    ],
 )
 def test_the_variance_is_that_at_the_maximum_of_the_likelihood(values: list[float], margin: float) -> None:
     above = float(np.mean(values)) + margin
@@ -87,7 +94,7 @@ def test_strata_and_clusters_give_the_mean_of_the_others() -> None:
     values, tasks = random.choice([-1.0, -0.5, 0.0, 0.5], 90), ["a"] * 60 + ["b"] * 30
     documents = np.arange(90) // 3
     for options in ({"strata": tasks}, {"clusters": documents}, {"strata": tasks, "clusters": documents}):
-        sample, mean = bounded_sample(values, **options), paired_mean(values, 0.9, **options)  # type: ignore[arg-type]
+        sample, mean = bounded_sample(values, **options), paired_mean(values, 0.9, **options)
         assert sample.mean == pytest.approx(mean.mean)
         assert sample.counts.sum() == mean.clusters
         low, high = bounded_interval(sample, 0.9)

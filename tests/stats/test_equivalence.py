@@ -15,7 +15,9 @@ pytest.importorskip("scipy")
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 3000), st.floats(0.002, 0.2), st.floats(0.01, 0.2))
-def test_it_holds_if_and_only_if_the_interval_lies_inside(b: int, c: int, same: int, margin: float, alpha: float) -> None:
+def test_it_holds_if_and_only_if_the_interval_lies_inside(
+    b: int, c: int, same: int, margin: float, alpha: float
+) -> None:
     pairs = b + c + same
     low, high = tango_interval(b, c, pairs, 1 - 2 * alpha)
     assume(min(abs(low + margin), abs(high - margin)) > 1e-9)

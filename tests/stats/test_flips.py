@@ -13,7 +13,9 @@ from kvverify.stats.normal import quantile
 
 
 @given(st.integers(1, 5000), st.data(), st.floats(0.5, 0.999))
-def test_the_limits_are_the_rates_that_the_score_test_just_keeps(pairs: int, data: st.DataObject, confidence: float) -> None:
+def test_the_limits_are_the_rates_that_the_score_test_just_keeps(
+    pairs: int, data: st.DataObject, confidence: float
+) -> None:
     flips = data.draw(st.integers(0, pairs))
     found = flip_rate(flips, pairs, confidence)
     assert 0 <= found.low <= found.rate == flips / pairs <= found.high <= 1
@@ -30,7 +32,8 @@ def test_known_interval() -> None:
 
 def test_no_flip_does_not_exclude_all() -> None:
     found = flip_rate(0, 20)
-    assert (found.rate, found.low, found.high) == (0.0, 0.0, pytest.approx(0.1611, abs=1e-4))
+    assert (found.rate, found.low) == (0.0, 0.0)
+    assert found.high == pytest.approx(0.1611, abs=1e-4)
 
 
 @pytest.mark.parametrize(("flips", "pairs"), [(0, 0), (-1, 5), (6, 5)])
@@ -47,7 +50,8 @@ def test_impossible_confidence() -> None:
 def test_the_excess_is_the_difference_of_the_rates() -> None:
     flips, floor = [True] * 30 + [False] * 70, [True] * 10 + [False] * 90
     found = excess_flips(flips, floor, seed=1)
-    assert (found.items, found.value, found.floor, found.excess) == (100, 0.3, 0.1, pytest.approx(0.2))
+    assert (found.items, found.value, found.floor) == (100, 0.3, 0.1)
+    assert found.excess == pytest.approx(0.2)
     assert 0.1 < found.low < 0.2 < found.high < 0.3
     assert found == excess_flips(flips, floor, seed=1)
 

@@ -16,7 +16,7 @@ counts = st.integers(0, 400)
 @given(counts, counts)
 def test_it_is_twice_the_smaller_binomial_tail(b: int, c: int) -> None:
     tail = sum(comb(b + c, i) for i in range(min(b, c) + 1))
-    assert mcnemar_exact(b, c) == pytest.approx(min(1.0, 2 * tail / 2 ** (b + c)), rel=1e-12)
+    assert mcnemar_exact(b, c) == pytest.approx(min(1.0, 2 * tail / 2 ** (b + c)), rel=1e-10)
     assert mcnemar_exact(b, c) == mcnemar_exact(c, b)
 
 
@@ -39,7 +39,7 @@ def test_many_discordant_pairs_overflow_nothing() -> None:
 def test_p_falls_as_the_counts_part(total: int, data: st.DataObject) -> None:
     fewer = data.draw(st.integers(0, total // 2))
     more = data.draw(st.integers(fewer, total // 2))
-    assert mcnemar_exact(fewer, total - fewer) <= mcnemar_exact(more, total - more)
+    assert mcnemar_exact(fewer, total - fewer) <= mcnemar_exact(more, total - more) * (1 + 1e-10)
 
 
 def test_counts_below_0_are_refused() -> None:

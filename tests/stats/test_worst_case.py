@@ -12,7 +12,9 @@ from kvverify.stats.worst_case import best_case, worst_case, worst_differences
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 300), st.integers(0, 20), st.data())
-def test_whatever_the_missing_were_the_score_lies_between(b: int, c: int, same: int, missing: int, data: st.DataObject) -> None:
+def test_whatever_the_missing_were_the_score_lies_between(
+    b: int, c: int, same: int, missing: int, data: st.DataObject
+) -> None:
     pairs = b + c + same
     if pairs + missing == 0:
         return
