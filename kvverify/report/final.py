@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kvverify.event_json import to_json
 from kvverify.events import EXIT_CODES, Verdict
 from kvverify.report.live import Live
 from kvverify.report.section import Section
@@ -132,7 +133,7 @@ def summary_json(summary: Summary, run: Path) -> dict[str, Any]:
         "faults": [dataclasses.asdict(e) for row in summary.faults.values() for e in row.values()],
         "comparisons": [dataclasses.asdict(e) for e in summary.comparisons],
         "not_covered": summary.not_covered,
-        **({"live": _live_json(summary.live)} if summary.live else {}),
+        **({summary.live.kind: _live_json(summary.live)} if summary.live else {}),
     }
 
 
@@ -147,7 +148,9 @@ def _failure_json(failure: Failure, run: Path) -> dict[str, Any]:
 
 def _live_json(live: Live) -> dict[str, Any]:
     tables = {s.title: [dict(zip(s.head, row, strict=True)) for row in s.rows] for s in live.sections}
-    return {"line": live.line, "tables": tables, "cases": [dataclasses.asdict(case) for case in live.cases]}
+    cases = [dataclasses.asdict(case) for case in live.cases]
+    measured = {"measured": [to_json(e) for e in live.measured]} if live.measured else {}
+    return {"line": live.line, "tables": tables, "cases": cases, **measured}
 
 
 def section_table(section: Section) -> Table:

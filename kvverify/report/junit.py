@@ -1,6 +1,6 @@
 """JUnit XML: one test case for each kernel and layout, for each planted fault and kernel, and for the run as a whole.
 
-A run against a server has one for each arm's gate and one for each pair of tiers.
+A run against a server has one for each arm's gate and one for each pair of tiers, an accuracy run one for each arm and claim.
 
 INCONCLUSIVE and ERROR are errors, never skips: a file without failures and errors means PASS. What a budget did not reach is
 skipped, with that as its message.
@@ -105,7 +105,7 @@ def _add_fault(suite: ET.Element, fault: str, event: FaultPlanted, *, killed_els
 
 
 def _add_live(suite: ET.Element, case: LiveCase) -> None:
-    element = _testcase(suite, f"kvverify.live.{case.group}", case.name, 0.0)
+    element = _testcase(suite, f"kvverify.{case.family}.{case.group}", case.name, 0.0)
     if case.verdict is not Verdict.PASS:
         kind = "failure" if case.verdict is Verdict.FAIL else "error"
         message = case.messages[0] if case.messages else str(case.verdict)

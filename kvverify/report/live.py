@@ -31,12 +31,17 @@ FEW_REASONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What a report shows of a live run; ``line`` are the numbers that the verdict rests on."""
+    """What a report shows of a live or accuracy run; ``line`` are the numbers that the verdict rests on.
+
+    ``measured`` are events that go into the JSON document as they are.
+    """
 
     line: str = ""
     sections: list[Section] = field(default_factory=list)
     cases: list[LiveCase] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
+    kind: str = "live"
+    measured: list[Event] = field(default_factory=list)
 
 
 def live_report(events: Iterable[Event]) -> Live | None:

@@ -10,7 +10,10 @@ from kvverify.events import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table. ``numbers`` are the columns that are aligned to the right; ``brief``: also at the end of the run's output."""
+    """One table. ``numbers`` are the columns that are aligned to the right; ``brief``: also at the end of the run's output.
+
+    ``picture`` is an SVG of the same, for the page; its texts are escaped.
+    """
 
     title: str
     caption: str
@@ -18,14 +21,16 @@ class Section:
     rows: Sequence[Sequence[str]]
     numbers: frozenset[int] = frozenset()
     brief: bool = False
+    picture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCase:
-    """One thing that was checked, for JUnit: ``messages`` say why it is not a PASS."""
+    """One thing that was checked, for JUnit: ``messages`` say why it is not a PASS. ``family`` is live or accuracy."""
 
     group: str
     name: str
     verdict: Verdict
     messages: list[str]
     numbers: str = ""
+    family: str = "live"
