@@ -7,6 +7,7 @@ event log before the next sample is asked; a resumed run asks what has none, of 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from kvverify.accuracy.arm_identity import of_arm
-from kvverify.accuracy.ask import Asker, Manner, Question, question_of
-from kvverify.accuracy.dispatch import Dispatch, Lane, Queue
+from kvverify.accuracy.ask import Asker, Manner, Question, questions_of, start_tokens
+from kvverify.accuracy.dispatch import CHUNK, Dispatch, Lane, Queue
 from kvverify.accuracy.draw import Draw, Drawn
 from kvverify.accuracy.endpoints import PROBE, Endpoint, different, open_all, probe, refuse_long
 from kvverify.accuracy.lanes import Direct
-from kvverify.accuracy.options import LOWER, AccuracyOptions
+from kvverify.accuracy.lm_eval import raw_kv
+from kvverify.accuracy.options import LOWER, RAW_KV, AccuracyOptions
 from kvverify.accuracy.reads import stated
 from kvverify.accuracy.source import SourceContext, Tokenizer
 from kvverify.accuracy.suite import Suite, load_suite
@@ -89,6 +91,7 @@ class _Run:
                 await probe(endpoint, len(tokenizer.ids(PROBE, start=True)))
             draw = Draw(suite, self._context(tokenizer, template))
             drawn = await asyncio.to_thread(draw.drawn)
+            raw_kv.refuse_mixed(options, drawn.rules, template)
             server = endpoints[0].identity
             facts = await asyncio.to_thread(draw.facts)
             identity = of_arm(
@@ -101,9 +104,10 @@ class _Run:
                 salted=salted,
                 facts=facts,
             )
-            self._start(suite, drawn, identity, [f"tokenizer {where}"])
+            notes = [f"tokenizer {where}", *([raw_kv.NOTE] if options.control == RAW_KV else [])]
+            self._start(suite, drawn, identity, notes)
             questions = self._questions(draw, drawn, template, tokenizer, min(_contexts(endpoints), default=None))
-            await self._ask_all(endpoints, questions, suite, salted=salted)
+            await self._ask_all(endpoints, questions, suite, tokenizer, salted=salted)
 
     def _refuse(self, endpoints: Sequence[Endpoint], *, salted: bool) -> None:
         info, options = endpoints[0].server.info, self.options
@@ -158,34 +162,50 @@ class _Run:
     def _questions(
         self, draw: Draw, drawn: Drawn, template: Template, tokenizer: Tokenizer, context: int | None
     ) -> Iterator[Question]:
-        """Yield what has no answer yet; called in a thread. A sample that the context does not hold is left out."""
+        """Yield what has no answer yet, and fits; called in a thread."""
         done = {key for key, e in self.answers.items() if not e.error}
         done |= {e.key for e in self.earlier if isinstance(e, SampleLeftOut)}
-        for sample in draw.samples():
-            if sample.key in done:
-                continue
-            question = question_of(sample, template, tokenizer)
-            if question.key not in drawn.keys:
-                raise KvverifyError(
-                    f"source of {sample.task} gave another sample {sample.index} the second time it was asked"
-                )
-            if question.text is None and self.options.waves:
-                raise UsageError(
-                    f"{sample.task}: conversations cannot be proved to come from a tier; leave --tier and --control out"
-                )
-            needed = question.tokens + sample.max_tokens
-            if context is not None and needed > context:
-                reason = f"{question.tokens} tokens and {sample.max_tokens} to generate, the context is {context}"
-                self.left_out.append(
-                    SampleLeftOut(
-                        task=sample.task, length=sample.length, index=sample.index, key=question.key, reason=reason
-                    )
-                )
-                continue
-            yield question
+        left = (sample for sample in draw.samples() if sample.key not in done)
+        while batch := list(itertools.islice(left, CHUNK)):
+            for question in questions_of(batch, template, tokenizer, trust=self._trusts):
+                if self._fits(question, drawn, context):
+                    yield question
+
+    @property
+    def _trusts(self) -> bool:
+        """Can a wrong count of a source be seen, and set right, when the server counts otherwise?"""
+        return not self.options.waves and self.options.ray is None
+
+    def _fits(self, question: Question, drawn: Drawn, context: int | None) -> bool:
+        """Return whether the context holds a sample; one that it does not is noted.
+
+        Raises:
+            KvverifyError: a source that gives other samples each time it is asked.
+            UsageError: a conversation in passes, whose prompts have to be known.
+        """
+        sample = question.sample
+        if question.key not in drawn.keys:
+            raise KvverifyError(f"source of {sample.task} gave another sample {sample.index} when it was asked again")
+        if question.text is None and self.options.waves:
+            raise UsageError(
+                f"{sample.task}: conversations cannot be proved to come from a tier; leave --tier and --control out"
+            )
+        if context is None or question.tokens + sample.max_tokens <= context:
+            return True
+        reason = f"{question.tokens} tokens and {sample.max_tokens} to generate, the context is {context}"
+        self.left_out.append(
+            SampleLeftOut(task=sample.task, length=sample.length, index=sample.index, key=question.key, reason=reason)
+        )
+        return False
 
     async def _ask_all(
-        self, endpoints: Sequence[Endpoint], questions: Iterator[Question], suite: Suite, *, salted: bool
+        self,
+        endpoints: Sequence[Endpoint],
+        questions: Iterator[Question],
+        suite: Suite,
+        tokenizer: Tokenizer,
+        *,
+        salted: bool,
     ) -> None:
         options, info = self.options, endpoints[0].server.info
         manner = Manner(
@@ -202,22 +222,35 @@ class _Run:
                 waves = Waves(endpoints[0].server, options, manner, self.emit, self._tell, serial, number)
                 await waves.run(questions)
             else:
-                await self._spread(endpoints, questions, manner)
+                await self._spread(endpoints, questions, manner, tokenizer)
         finally:
             self._drain()
         counted = [_since(old, await endpoint.evidence()) for old, endpoint in zip(before, endpoints, strict=True)]
         infos = [endpoint.server.info for endpoint in endpoints]
         control = arm_name(options) if options.control != "none" else ""
+        control = raw_kv.NOTE if options.control == RAW_KV else control
         self.emit(stated(options.label, self.answers.values(), infos, counted, control=control))
 
-    async def _spread(self, endpoints: Sequence[Endpoint], questions: Iterator[Question], manner: Manner) -> None:
+    async def _spread(
+        self, endpoints: Sequence[Endpoint], questions: Iterator[Question], manner: Manner, tokenizer: Tokenizer
+    ) -> None:
         options = self.options
+        start = start_tokens(tokenizer)
+
+        def recount(text: str) -> int:
+            return start + tokenizer.counts([text])[0]
+
+        def asker(e: Endpoint) -> Asker:
+            return Asker(e.server.client, manner, e.number, e.control, recount=recount)
+
         async with AsyncExitStack() as stack:
             lanes: list[Lane]
             if options.ray is not None:
                 from kvverify.accuracy.on_ray import lanes_on_ray
 
                 lanes = await stack.enter_async_context(lanes_on_ray(options, endpoints, manner))
+            elif options.control == RAW_KV:
+                lanes = await raw_kv.echo_lanes(options, endpoints, tokenizer, stack)
             else:
                 lanes = [
                     Direct(e, Asker(e.server.client, manner, e.number, e.control), options.concurrency)
