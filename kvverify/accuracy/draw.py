@@ -21,6 +21,7 @@ class Drawn:
     planned: dict[str, int]
     hash: str
     keys: KeysView[str]
+    rules: frozenset[str] = frozenset()  # by which answers are scored
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class Draw:
         Raises:
             UsageError: as :meth:`samples`; and two samples are the same, or there are fewer than were asked for.
         """
-        planned, keys, lines = Counter[str](), dict[str, str](), []
+        planned, keys, lines, rules = Counter[str](), dict[str, str](), [], set[str]()
         for sample in self.samples():
             place = f"{sample.task}/{sample.length}"
             key = sample.key
@@ -64,12 +65,13 @@ class Draw:
                 raise UsageError(f"suite {self.suite.name}: {place} {sample.index} is the same sample as {keys[key]}")
             keys[key] = f"{place} {sample.index}"
             planned[place] += 1
+            rules.add(sample.metric)
             lines.append(f"{place} {sample.index} {key}\n")
             self.tell(len(keys))
         if not keys:
             raise UsageError(f"suite {self.suite.name}: its sources gave no sample")
         digest = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
-        return Drawn(dict(planned), digest, keys.keys())
+        return Drawn(dict(planned), digest, keys.keys(), frozenset(rules))
 
     def facts(self) -> dict[str, str]:
         """Return what identifies the data: the sources' facts by their name, and by the task where tasks differ."""

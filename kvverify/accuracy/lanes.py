@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kvverify.accuracy.ask import Asker, Question
 from kvverify.accuracy.endpoints import Endpoint
+from kvverify.accuracy.lm_eval.echo import EchoAsker
 from kvverify.events_accuracy import SampleAnswered
 
 
@@ -14,7 +15,7 @@ class Direct:
     """``width`` requests in flight at ``endpoint``."""
 
     endpoint: Endpoint
-    asker: Asker
+    asker: Asker | EchoAsker
     width: int
 
     @property

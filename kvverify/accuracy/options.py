@@ -11,8 +11,8 @@ from kvverify.errors import UsageError
 
 PLAIN, HBM, DRAM, DISK = TIERS = ("none", "hbm", "dram", "disk")
 LOWER = (DRAM, DISK)
-SCRAMBLE = "scramble"
-CONTROLS = ("none", SCRAMBLE)
+SCRAMBLE, RAW_KV = "scramble", "raw-kv"
+CONTROLS = ("none", SCRAMBLE, RAW_KV)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,8 @@ class AccuracyOptions:
             raise UsageError(
                 "--control scramble: HBM is overwritten, and --tier dram would load over it; leave --tier out"
             )
+        if self.control == RAW_KV and (self.tier != PLAIN or self.replay or self.ray is not None):
+            raise UsageError("--control raw-kv: `echo` bypasses every cache; leave --tier, --replay and --ray out")
         if self.ray is not None and self.waves:
             raise UsageError("--ray: the passes of --tier and --control are in one order; leave it out")
 

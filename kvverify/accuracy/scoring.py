@@ -25,6 +25,7 @@ RULES |= {
     "refusal": "kvverify.accuracy.checkers.refusal:refusal",
     "answered": "kvverify.accuracy.checkers.refusal:answered",
     "lm-eval": "kvverify.accuracy.lm_eval.rule:score",
+    "lm-eval-likelihood": "kvverify.accuracy.lm_eval.likelihood:score",
 }
 JUDGED = frozenset({"rubrics"})  # no rule of ours: a judge scores these after the answer came (kvverify.accuracy.judge)
 BLOCKING = frozenset({"code", "sql"})  # may take seconds: call them outside the event loop

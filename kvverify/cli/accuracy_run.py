@@ -79,10 +79,11 @@ def _facts(_context: click.Context, _option: click.Parameter, given: tuple[str, 
 )
 @click.option(
     "--control",
-    type=click.Choice(["none", "scramble"]),
+    type=click.Choice(["none", "scramble", "raw-kv"]),
     default="none",
     show_default=True,
-    help="Overwrite the packed cache before a sample is answered from it: the score must fall.",
+    help="scramble: overwrite the packed cache before a sample is answered from it; the score must fall. raw-kv: ask for likelihoods "
+    "with echo, which reads no cache and says nothing of it.",
 )
 @click.option(
     "--serial",

@@ -28,6 +28,7 @@ class Stub:
     keep: bool = True  # requests are kept in ``bodies``
     pages: dict[str, str] = field(default_factory=dict)  # path without the query -> body of the answer
     replies: dict[str, Callable[[Any], Any]] = field(default_factory=dict)  # path -> JSON answer to a JSON body
+    echo: Callable[[Any], Any] | None = None  # the answer to a completion request with `echo`
     count: Callable[[Any], int] | None = None  # tokens of a prompt
     active: int = 0
     most_active: int = 0
@@ -158,6 +159,9 @@ REFUSALS = {
 
 async def _complete(stub: Stub, writer: asyncio.StreamWriter, body: bytes) -> bool:
     await _misbehave(stub, writer)
+    if stub.echo is not None and json.loads(body).get("echo"):
+        await _send(writer, "200 OK", json.dumps(stub.echo(json.loads(body))).encode())
+        return True
     if stub.mode in REFUSALS:
         await _send(writer, *REFUSALS[stub.mode])
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from kvverify.accuracy.lm_eval.package import lm_eval_module
@@ -22,7 +23,7 @@ def score(sample: Sample, text: str) -> Score:
         UsageError: the task is not loaded, or its code fails on the answer or gives no number from 0 to 1.
     """
     loaded = loaded_by_identity(sample.details["settings"], sample.task)
-    results = score_all(loaded, sample, _until(text, sample.stop))
+    results = score_all(loaded, sample, [_until(text, sample.stop)])
     decides = f"{loaded.metric},{loaded.filter}"
     value = results[decides][0]
     if not 0.0 <= value <= 1.0 or (loaded.binary and value not in (0.0, 1.0)):
@@ -34,25 +35,33 @@ def score(sample: Sample, text: str) -> Score:
     return Score(value, loaded.binary, error, aspects)
 
 
-def score_all(loaded: LoadedTask, sample: Sample, text: str) -> dict[str, tuple[float, Any]]:
-    """Return for each "metric,filter" that gives a number its value, and what the filter took for the answer."""
+def score_all(loaded: LoadedTask, sample: Sample, answers: Sequence[Any]) -> dict[str, tuple[float, Any]]:
+    """Return for each "metric,filter" that gives a number its value, and what the filter took for the first answer.
+
+    ``answers`` has one to each request of the sample: a text, or for each choice its likelihood.
+    """
     doc = copy.deepcopy(dict(sample.details["doc"]))
-    instance = lm_eval_module("lm_eval.api.instance").Instance(
-        request_type="generate_until",
-        doc=doc,
-        arguments=(sample.prompt, {}),
-        idx=0,
-        metadata=(sample.task, sample.index, 1),
-        resps=[text],
-    )
+    instance = lm_eval_module("lm_eval.api.instance").Instance
+    asked = (sample.task, sample.index, 1)
+    requests = [
+        instance(
+            request_type=loaded.task.OUTPUT_TYPE,
+            doc=doc,
+            arguments=(sample.prompt,),
+            idx=n,
+            metadata=asked,
+            resps=[answer],
+        )
+        for n, answer in enumerate(answers)
+    ]
     results: dict[str, tuple[float, Any]] = {}
     try:
         for ensemble in loaded.task._filters:
-            ensemble.apply([instance])
-            found = instance.filtered_resps[ensemble.name]
-            for metric, value in loaded.task.process_results(doc, [found]).items():
+            ensemble.apply(requests)
+            found = [request.filtered_resps[ensemble.name] for request in requests]
+            for metric, value in loaded.task.process_results(doc, found).items():
                 if isinstance(value, (bool, int, float)) or hasattr(value, "item"):  # numpy's numbers have item()
-                    results[f"{metric},{ensemble.name}"] = (float(value), found)
+                    results[f"{metric},{ensemble.name}"] = (float(value), found[0])
     except (
         ArithmeticError,
         AttributeError,

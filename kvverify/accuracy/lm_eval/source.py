@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from kvverify.accuracy.lm_eval import likelihood
 from kvverify.accuracy.lm_eval.package import lm_eval_module, lm_eval_version
 from kvverify.accuracy.lm_eval.tasks import GENERATES, LoadedTask, load
 from kvverify.accuracy.sample import Sample
@@ -30,18 +31,23 @@ KNOWN = {
 def samples(task: TaskSpec, context: SourceContext) -> Iterator[Sample]:
     """Yield the first ``task.samples`` documents (0: all) as samples, in lm-eval's order, with the prompts it would send.
 
-    Prompts are never cut: :attr:`Sample.tokens` counts them whole.
+    Prompts are never cut: :attr:`Sample.tokens` counts them whole. Those of tasks that are scored by likelihood have another
+    rule, and the runner asks them in runs of their own.
 
     Raises:
         UsageError: no such task, no such option, or a task that kvverify cannot pair or ask (see :mod:`.tasks`).
         EnvironmentProblem: lm-eval or the task's data are not on this machine.
     """
     loaded = load(task, context.corpora)
-    made = _made(loaded, number_of(loaded, task))
+    number = number_of(loaded, task)
+    if loaded.task.OUTPUT_TYPE != GENERATES:
+        yield from _likelihood(loaded, number, context)
+        return
+    made = _made(loaded, number)
     while batch := list(itertools.islice(made, BATCH)):
         counts = context.tokenizer.counts([sample.prompt + sample.answer_prefix for sample in batch])
         for sample, count in zip(batch, counts, strict=True):
-            yield _counted(sample, count + context.reserve)
+            yield replace(sample, tokens=count + context.reserve)
 
 
 def facts(task: TaskSpec, context: SourceContext) -> dict[str, str]:
@@ -49,8 +55,6 @@ def facts(task: TaskSpec, context: SourceContext) -> dict[str, str]:
     loaded = load(task, context.corpora)
     config = loaded.task.config
     shots = config.num_fewshot or 0
-    until, limit = _generation(loaded)
-    default = "" if _says_limit(loaded) else " (lm-eval’s default: the task names none)"
     return {
         "version": lm_eval_version(),
         "task version": str(loaded.task.VERSION),
@@ -58,8 +62,11 @@ def facts(task: TaskSpec, context: SourceContext) -> dict[str, str]:
         "documents": f"{len(loaded.docs)} sha256 {loaded.docs_hash}",
         "shots": f"{shots}, seed {loaded.options.fewshot_seed}" if shots else "0",
         "score": f"{loaded.metric},{loaded.filter}",
-        "until": json.dumps(until),
-        "max_tokens": f"{limit}{default}",
+        **(
+            _asked(loaded)
+            if loaded.task.OUTPUT_TYPE == GENERATES
+            else {"asked": f"by likelihood ({loaded.task.OUTPUT_TYPE})"}
+        ),
         **{f"{split} data": f"sha256 {file.sha256}" for split, file in loaded.files.items()},
     }
 
@@ -91,18 +98,10 @@ def contexts(loaded: LoadedTask, number: int) -> Iterator[tuple[dict[str, Any], 
 
 
 def _made(loaded: LoadedTask, number: int) -> Iterator[Sample]:
-    if (kind := loaded.task.OUTPUT_TYPE) != GENERATES:
-        raise UsageError(
-            f"task {loaded.name} is scored by the likelihood of given texts ({kind}); that needs `echo`, which bypasses every "
-            "cache, and says nothing of it: it can only be a raw-KV control, in a run of its own"
-        )
     until, limit = _generation(loaded)
-    seen: Counter[str] = Counter()
+    numbers = _Doubles(loaded)
     for index, (doc, text, prefix) in enumerate(contexts(loaded, number)):
         prompt: str = text.removesuffix(prefix)
-        question = json.dumps([prompt, doc], sort_keys=True)
-        details = {"settings": loaded.identity, "doc": doc} | ({"again": seen[question]} if seen[question] else {})
-        seen[question] += 1  # data sets hold doubles, and each is a sample with a key of its own
         yield Sample(
             task=loaded.name,
             length=0,
@@ -110,15 +109,44 @@ def _made(loaded: LoadedTask, number: int) -> Iterator[Sample]:
             prompt=prompt,
             answer_prefix=prefix,
             metric="lm-eval",
-            details=details,
+            details=numbers.details(prompt, doc),
             max_tokens=limit,
             stop=until,
             cluster=_cluster(loaded, doc),
         )
 
 
-def _counted(sample: Sample, tokens: int) -> Sample:
-    return replace(sample, tokens=tokens)
+def _likelihood(loaded: LoadedTask, number: int, context: SourceContext) -> Iterator[Sample]:
+    numbers = _Doubles(loaded)
+    for index, (doc, text, _) in enumerate(contexts(loaded, number)):
+        choices = likelihood.pairs(loaded, doc, text)
+        prompt = choices[0][0]
+        tokens = len(context.tokenizer.ids(prompt, start=True))
+        yield Sample(
+            task=loaded.name,
+            length=0,
+            index=index,
+            prompt=prompt,
+            metric=likelihood.RULE,
+            details={**numbers.details(prompt, doc), "choices": [list(choice) for choice in choices]},
+            max_tokens=max(1, likelihood.longest(choices, context.tokenizer) - tokens),
+            cluster=_cluster(loaded, doc),
+            tokens=tokens,
+        )
+
+
+class _Doubles:
+    """What a sample's key is made of beside its prompt. Data sets hold doubles, and each is a sample with a key of its own."""
+
+    def __init__(self, loaded: LoadedTask) -> None:
+        self._settings = loaded.identity
+        self._seen: Counter[str] = Counter()
+
+    def details(self, prompt: str, doc: dict[str, Any]) -> dict[str, Any]:
+        question = json.dumps([prompt, doc], sort_keys=True)
+        again = self._seen[question]
+        self._seen[question] += 1
+        return {"settings": self._settings, "doc": doc, **({"again": again} if again else {})}
 
 
 def _cluster(loaded: LoadedTask, doc: dict[str, Any]) -> str:
@@ -142,6 +170,12 @@ def _generation(loaded: LoadedTask) -> tuple[tuple[str, ...], int]:
     default = lm_eval_module("lm_eval.defaults").DEFAULT_MAX_GEN_TOKS
     limit = loaded.options.max_tokens or wanted.get("max_gen_toks") or default
     return tuple([until] if isinstance(until, str) else until), int(limit)
+
+
+def _asked(loaded: LoadedTask) -> dict[str, str]:
+    until, limit = _generation(loaded)
+    default = "" if _says_limit(loaded) else " (lm-eval’s default: the task names none)"
+    return {"until": json.dumps(until), "max_tokens": f"{limit}{default}"}
 
 
 def _says_limit(loaded: LoadedTask) -> bool:

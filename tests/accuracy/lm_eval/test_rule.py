@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kvverify.accuracy.ask import Asker, Manner, question_of
+from kvverify.accuracy.ask import Asker, Manner, questions_of
 from kvverify.accuracy.lm_eval.package import lm_eval_module
 from kvverify.accuracy.sample import Sample
 from kvverify.accuracy.scoring import score
@@ -153,7 +153,7 @@ def asked(stub: Stub, *samples: Sample) -> list[SampleAnswered]:
     async def ask() -> list[SampleAnswered]:
         async with Client(stub.url, "m") as client:
             asker = Asker(client, Manner())
-            return [await asker.ask(question_of(s, template_named("none", None, Words()), Words())) for s in samples]
+            return [await asker.ask(q) for q in questions_of(samples, template_named("none", None, Words()), Words())]
 
     with serve(stub):
         return asyncio.run(ask())

@@ -53,7 +53,7 @@ def test_questions_beyond_the_context_are_left_out_and_counted(tmp_path: Path) -
     assert len(left) == 6
     assert all("tokens and 160 to generate, the context is 900" in e.reason for e in left)
     assert not answers(events)
-    assert len([body for body in server.bodies if "prompt" in body]) == 1, "the probe, and no question"
+    assert len([body for body in server.bodies if "max_tokens" in body]) == 1, "the probe, and no question"
 
 
 def test_a_task_that_needs_likelihoods_is_refused_before_anything_is_asked(tmp_path: Path, make_task: MakeTask) -> None:
@@ -64,7 +64,7 @@ def test_a_task_that_needs_likelihoods_is_refused_before_anything_is_asked(tmp_p
         code, events = accuracy_run(tmp_path / "run", [server.url], suite_file(tmp_path, spec.options["include"]))
     assert code == 2
     (problem,) = [e.problem for e in events if isinstance(e, ProblemMet)]
-    assert "needs `echo`, which bypasses every cache" in problem
+    assert "that needs `echo`, which bypasses every cache and says nothing of it" in problem
 
 
 def test_the_lab_answers_word_problems(tmp_path: Path, torch: object) -> None:

@@ -223,11 +223,6 @@ REFUSED = [
     ({"output_type": "score"}, "output_type 'score'; valid: generate_until, multiple_choice"),
     ({"generation_kwargs": {"until": [], "num_beams": 4}}, "generation_kwargs: num_beams cannot be kept; known: do_sample"),
     ({"metric_list": [{"metric": "bleu"}]}, r"its metrics \(bleu\) are of the whole set or count errors; expected one that"),
-    (
-        {"output_type": "multiple_choice", "doc_to_choice": ["1", "2"], "generation_kwargs": None, "filter_list": None,
-         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}], "doc_to_target": 0},
-        "likelihood of given texts .multiple_choice.; that needs `echo`, which bypasses every cache",
-    ),
     ({"process_docs": "!function nowhere.f"}, "a file in .* names it, but lm-eval cannot read that file as a task|lm-eval cannot make it"),
 ]  # fmt: skip
 
