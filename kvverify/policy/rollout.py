@@ -78,8 +78,7 @@ def _latency(asked: Latency, base: Arm, candidate: Arm, confidence: float) -> Re
     grown = quantile_growth(times[0], times[1], quantile=asked.quantile, confidence=confidence, seed=SEED)
     verdict = _decide(grown.low, grown.high, asked.growth)
     found = f"{1000 * grown.base:.1f} ms to {1000 * grown.arm:.1f} ms, {grown.growth:+.1%} ({grown.low:+.1%} to {grown.high:+.1%})"
-    needed = values_for(grown, have, asked.growth) if verdict is Verdict.INCONCLUSIVE else None
-    missing = f"about {needed:,} in each arm, {have:,} are there" if needed and needed > have else ""
+    missing = _needed(verdict, values_for(grown, have, asked.growth), have)
     return Requirement(name, words, found, verdict, asked.published, missing=missing)
 
 
@@ -104,11 +103,8 @@ def _rate(
     shares = " to ".join(f"{events:,} of {trials:,}" for events, trials in counts)
     value, low, high = (POINTS * v for v in difference)
     found = f"{shares}, {value:+.2f} points ({low:+.2f} to {high:+.2f})"
-    missing = ""
-    if verdict is Verdict.INCONCLUSIVE:
-        rates = [events / trials for events, trials in counts]
-        needed, have = trials_below(rates[0], rates[1], limit, confidence), min(trials for _, trials in counts)
-        missing = f"about {needed:,} in each arm, {have:,} are there" if needed and needed > have else ""
+    rates = [events / trials for events, trials in counts]
+    missing = _needed(verdict, trials_below(rates[0], rates[1], limit, confidence), min(trials for _, trials in counts))
     return Requirement(name, words, found, verdict, published, missing=missing)
 
 
@@ -169,6 +165,15 @@ def _preemptions(base: Arm, candidate: Arm, published: str) -> Requirement:
         return Requirement(name, words, "a server does not count them", Verdict.INCONCLUSIVE, published)
     verdict = Verdict.INCONCLUSIVE if counts[1] > counts[0] else Verdict.PASS
     return Requirement(name, words, f"{counts[0]} to {counts[1]}", verdict, published)
+
+
+def _needed(verdict: Verdict, needed: int | None, have: int) -> str:
+    """Return how many requests would decide; None in place of a number: what was seen is no smaller than the limit itself."""
+    if verdict is not Verdict.INCONCLUSIVE:
+        return ""
+    if needed is None:
+        return "more requests: what was seen lies at or beyond the limit, and not for sure"
+    return f"about {needed:,} in each arm, {have:,} are there" if needed > have else ""
 
 
 def _decide(low: float, high: float, limit: float) -> Verdict:
