@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from kvverify.event_json import from_json, to_json
 from kvverify.events import (
     ConfigurationChecked,
     EngineDescribed,
@@ -20,8 +21,6 @@ from kvverify.events import (
     IsolationMeasured,
     TierFlushed,
     Verdict,
-    from_json,
-    to_json,
 )
 from kvverify.report.console import LiveConsole
 from kvverify.report.final import print_summary, summary_json
