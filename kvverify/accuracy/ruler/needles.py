@@ -150,7 +150,7 @@ class AmongNeedles:
             return asked.question("\n".join(inserted(lines.first(units), asked.needles, random.Random(places))))
 
         def most() -> int:
-            return int(1.15 * self._budget * PROBED_LINES / lines.tokens(PROBED_LINES)) + PROBED_LINES
+            return int(1.05 * self._budget * PROBED_LINES / lines.tokens(PROBED_LINES)) + PROBED_LINES
 
         return Draft(lambda n: fixed + lines.tokens(n), write, len(asked.needles), most)
 
@@ -168,7 +168,7 @@ class _Lines:
         while len(self._lines) < many:
             name, held = key(self._rng), value(self._rng)
             if name not in self._taken:
-                self._lines.append(f"One of the special magic {kind} for {name} is: {held}.")
+                self._lines.append(NEEDLE.format(kind=kind, key=name, value=held))
         return self._lines[:many]
 
     def tokens(self, many: int) -> int:

@@ -79,7 +79,10 @@ class _Batch:
     materials: Materials
 
     def samples(self) -> Iterator[Sample]:
-        maker = self.kind.maker(self.materials)
+        try:
+            maker = self.kind.maker(self.materials)
+        except TooShort as error:
+            raise self._too_short(error.needed) from error
         wanted = self.task.samples or SAMPLES
         if maker.many is not None and (wanted > maker.many or not self.task.samples):
             if self.task.samples:
@@ -122,14 +125,16 @@ class _Batch:
         try:
             units, tokens = sizer.size(draft, check=index < EVERY // 2 or index % EVERY == 0)
         except TooShort as error:
-            budget, length, reserve = self.materials.budget, self.materials.length, self.context.reserve
-            raise UsageError(
-                f"RULER's {self.task.name} at {length} tokens: the prompt of sample {index} takes at least {error.needed}, and "
-                f"{budget} are left after {self.kind.max_tokens} for the answer and {reserve} for the template; "
-                f"take a longer length"
-            ) from error
+            raise self._too_short(error.needed, index) from error
         receipt = Receipt(index, units, tokens + self.context.reserve, "")
         return Receipt(index, units, receipt.tokens, self._sample(maker, receipt).key)
+
+    def _too_short(self, needed: int, index: int = 0) -> UsageError:
+        return UsageError(
+            f"RULER's {self.task.name} at {self.materials.length} tokens: the prompt of sample {index} takes at least {needed}, "
+            f"and {self.materials.budget} are left after {self.kind.max_tokens} for the answer and {self.context.reserve} for "
+            f"the template; take a longer length"
+        )
 
     def _sample(self, maker: Maker, receipt: Receipt) -> Sample:
         question = maker.draft(self._generator(receipt.index), receipt.index).write(receipt.units)

@@ -8,21 +8,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from kvverify.accuracy.corpora import SHIPPED_HAYSTACK, haystack
+from kvverify.accuracy.corpora import ENGLISH_WORDS, SHIPPED_HAYSTACK, haystack
+from kvverify.accuracy.question_corpora import Questions, hotpotqa, squad
 from kvverify.accuracy.ruler import needles
+from kvverify.accuracy.ruler.common_words import CommonWords
+from kvverify.accuracy.ruler.frequent_words import FrequentWords
 from kvverify.accuracy.ruler.haystack import essays
+from kvverify.accuracy.ruler.questions import QuestionsOverDocuments
 from kvverify.accuracy.ruler.sizing import Counts, Draft
-from kvverify.accuracy.ruler.templates import ONE_VALUE
-from kvverify.accuracy.ruler.words import keys
+from kvverify.accuracy.ruler.templates import COMMON_WORDS, DOCUMENTS, FREQUENT_WORDS, ONE_VALUE, VARIABLES
+from kvverify.accuracy.ruler.variable_tracking import VariableTracking
+from kvverify.accuracy.ruler.words import common, english, keys
 from kvverify.errors import UsageError
 
 ALL, PART = "ruler-all", "ruler-part"
 
 
 class Maker(Protocol):
-    """Writes the samples of one task and length. ``many`` is how many there are, None without a limit."""
+    """Writes the samples of one task and length."""
 
-    many: int | None
+    @property
+    def many(self) -> int | None:
+        """Return how many there are, None where there is no limit."""
+        ...
 
     def draft(self, rng: random.Random, index: int) -> Draft:
         """Return sample ``index`` before its size is chosen."""
@@ -89,4 +97,46 @@ def _offsets(options: Mapping[str, Any]) -> int:
     return offsets
 
 
-TASKS: dict[str, RulerTask] = {name: _needle_task(task) for name, task in needles.TASKS.items()}
+def _no_facts(_corpora: Path | None, _options: Mapping[str, Any]) -> dict[str, str]:
+    return {}
+
+
+def _word_facts(corpora: Path | None, _options: Mapping[str, Any]) -> dict[str, str]:
+    told = {"words": common().label, "words_sha256": common().sha256}
+    if corpora is not None and any((corpora / name).is_file() for name in ENGLISH_WORDS.names):
+        told |= {"more_words": english(corpora).label, "more_words_sha256": english(corpora).sha256}
+    return told
+
+
+def _question_task(read: Callable[[Path | None, str], Questions]) -> RulerTask:
+    def maker(materials: Materials) -> Maker:
+        corpus = read(materials.corpora, _dataset(materials.options))
+        return QuestionsOverDocuments(corpus, materials.counts, materials.budget)
+
+    def facts(corpora: Path | None, options: Mapping[str, Any]) -> dict[str, str]:
+        corpus = read(corpora, _dataset(options))
+        return {"questions": corpus.label, "questions_sha256": corpus.sha256}
+
+    return RulerTask(maker, facts, PART, DOCUMENTS.max_tokens, ("dataset",))
+
+
+def _dataset(options: Mapping[str, Any]) -> str:
+    name = options.get("dataset", "")
+    if not isinstance(name, str):
+        raise UsageError(f"option dataset: expected a name that the package datasets loads, got {name!r}")
+    return name
+
+
+def _common_words(materials: Materials) -> Maker:
+    m = materials
+    return CommonWords(m.counts, m.budget, length=m.length, corpora=m.corpora)
+
+
+TASKS: dict[str, RulerTask] = {
+    **{name: _needle_task(task) for name, task in needles.TASKS.items()},
+    "vt": RulerTask(lambda m: VariableTracking(m.counts, m.budget), _no_facts, ALL, VARIABLES.max_tokens),
+    "cwe": RulerTask(_common_words, _word_facts, ALL, COMMON_WORDS.max_tokens),
+    "fwe": RulerTask(lambda m: FrequentWords(m.counts, m.budget), _no_facts, ALL, FREQUENT_WORDS.max_tokens),
+    "qa_1": _question_task(squad),
+    "qa_2": _question_task(hotpotqa),
+}
