@@ -58,15 +58,24 @@ def low_contrast(tab: Tab) -> list[str]:
         if (own[3] === 1) return own;
         return over(own, e.parentElement ? behind(e.parentElement) : rgba('Canvas'));
       };
+      const drawnUnder = e => {  // of a text in a picture: what was drawn before it at its place
+        const {x, y, width, height} = e.getBoundingClientRect(), at = [x + width / 2, y + height / 2];
+        const holds = s => { const b = s.getBoundingClientRect();
+          return b.left <= at[0] && at[0] <= b.right && b.top <= at[1] && at[1] <= b.bottom; };
+        const before = [...e.ownerSVGElement.querySelectorAll('rect')].filter(s => getComputedStyle(s).fill !== 'none' && holds(s) &&
+          s.compareDocumentPosition(e) & Node.DOCUMENT_POSITION_FOLLOWING);
+        return before.reduce((below, s) => { const c = rgba(getComputedStyle(s).fill);
+          return over([c[0], c[1], c[2], c[3] * getComputedStyle(s).fillOpacity], below); }, behind(e));
+      };
       const light = c => { const [r, g, b] = c.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
         return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
       const faults = new Map();
       for (const e of document.querySelectorAll('body, body *')) {
-        if (e.closest('[hidden], defs, title')) continue;
+        if (e.closest('[hidden], defs, title, desc')) continue;
         if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
         const style = getComputedStyle(e);
         if (style.visibility === 'hidden' || style.display === 'none') continue;
-        const back = behind(e), drawn = e instanceof SVGElement ? style.fill : style.color;
+        const picture = e instanceof SVGElement, back = picture ? drawnUnder(e) : behind(e), drawn = picture ? style.fill : style.color;
         if (drawn === 'none') continue;
         const [a, b] = [light(over(rgba(drawn), back)), light(back)].sort((x, y) => y - x);
         const ratio = (a + 0.05) / (b + 0.05), size = parseFloat(style.fontSize);
@@ -86,7 +95,7 @@ def untold(tab: Tab) -> list[str]:
     by_role: dict[str, list[dict[str, Any]]] = {}
     for node in nodes:
         by_role.setdefault(str(node["role"]["value"]), []).append(node)
-    nameless = ("RootWebArea", "table", "image", "link", "button", "region", "heading", "DisclosureTriangle", "figure")
+    nameless = ("RootWebArea", "table", "image", "link", "button", "region", "heading", "DisclosureTriangle")
     faults = [f"{role} without a name" for role in nameless for n in by_role.get(role, []) if not _name(n)]
     if len(by_role.get("main", [])) != 1:
         faults.append(f"{len(by_role.get('main', []))} main landmarks, expected one")
@@ -95,6 +104,9 @@ def untold(tab: Tab) -> list[str]:
     faults += _heading_faults(by_role.get("heading", []))
     script = """[...document.querySelectorAll('table')].filter(t => !t.querySelector('th[scope]')).map(t => t.caption?.textContent)"""
     faults += [f"table without headings: {caption}" for caption in tab.evaluate(script)]
+    faults += ["figure without a caption"] * tab.evaluate(
+        "document.querySelectorAll('figure:not(:has(figcaption))').length"
+    )
     script = """Object.entries(Object.groupBy([...document.querySelectorAll('[id]')], e => e.id)).filter(([, s]) => s.length > 1)
       .map(([id]) => id)"""
     faults += [f"two elements with the id {name}" for name in tab.evaluate(script)]

@@ -125,6 +125,7 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         tab.call("Emulation.setEmulatedMedia", features=[scheme])
         tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
+        tab.call("Page.bringToFront")  # a tab behind another one is not painted
         try:
             yield tab
         finally:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from kvverify.cli.main import run as kvverify
+from kvverify.event_json import to_json
 from kvverify.events import (
     BatchFinished,
     CampaignStarted,
@@ -24,6 +29,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 MANY = 10_000
 ORDERS = ("LBNHC", "LHBNC", "BLHNC", "LBHNC")
 FORMATS = ("bf16", "turboquant_4bit_nc", "fp8_e4m3", "turboquant_k8v4")
+SIGNED_OFF = ("h200/roundtrip", "h200/selftest", "roundtrip-cpu", "selftest", "live-cpu/lmcache", "codecs/verify-cpu")
 HOSTILE = "<img src=http://kvverify.invalid/x onerror=alert(1)>\"'&\x1b[31m" + "long" * 60
 
 
@@ -35,6 +41,24 @@ def of_run(run: str, folder: Path) -> Path:
 def of_events(events: Callable[[], list[Event]], folder: Path) -> Path:
     """Make the report of invented events."""
     return written(folder, events())
+
+
+def signed_off(runs: tuple[str, ...], policy: str, folder: Path) -> Path:
+    """Make the sign-off of committed runs by a shipped policy."""
+    words = ["report", *(str(RESULTS / run) for run in runs), "--policy", policy, "--out", str(folder)]
+    with contextlib.redirect_stdout(io.StringIO()):
+        kvverify(words)  # its exit code is the verdict, and the page is there whatever that is
+    return folder / "signoff.html"
+
+
+def signed_off_many(folder: Path) -> Path:
+    """Make the sign-off of two runs with 10,000 events together."""
+    runs = [folder / "first", folder / "second"]
+    for seed, run in enumerate(runs):
+        run.mkdir(parents=True)
+        events = many(MANY // 2, seed)
+        (run / "events.ndjson").write_text("".join(f"{json.dumps(to_json(event))}\n" for event in events))
+    return signed_off(tuple(str(run) for run in runs), "copy-kernels", folder / "signoff")
 
 
 def written(folder: Path, events: list[Event]) -> Path:
@@ -60,18 +84,18 @@ def hostile() -> list[Event]:
     ]
 
 
-def many() -> list[Event]:
-    """Return a campaign of 10,000 events: four kernels on 400 layouts, a hundred failures."""
+def many(count: int = MANY, seed: int = 0) -> list[Event]:
+    """Return a campaign of that many events: four kernels on 400 layouts, a hundred failures."""
     kernels = ["torch", "lmcache", "vllm-triton", "memcpy-batch"]
     names = [f"{ORDERS[n % 4].lower()}-bf16x2+tq{n % 7}x{n}-h{1 << n % 4}-d128-n16" for n in range(400)]
     layouts = {name: ["bf16", FORMATS[n % 4]] for n, name in enumerate(names)}
     events: list[Event] = [
-        RunStarted(at=1.0, command="roundtrip", version="0.1.0", seed=1, options={"profile": "soak"})
+        RunStarted(at=1.0, command="roundtrip", version="0.1.0", seed=seed, options={"profile": "soak"})
     ]
     events += [KernelProbed(at=1.0, kernel=kernel, available=True, provenance={"library": "x"}) for kernel in kernels]
     events += [CampaignStarted(at=1.0, kernel=kernel, layouts=layouts, refused={}) for kernel in kernels]
     events += [_failure(n, kernels[1], names[n]) for n in range(100)]
-    left = MANY - len(events) - 1
+    left = count - len(events) - 1
     events += [_batch(n, kernels[n % 4], names[n // 4 % 400], FORMATS[n // 4 % 4]) for n in range(left)]
     return [*events, RunFinished(at=2.0, seconds=3600.0)]
 
@@ -119,4 +143,7 @@ PAGES: dict[str, Callable[[Path], Path]] = {
     "doctor": partial(of_run, "live-cpu/doctor"),
     "hostile": partial(of_events, hostile),
     "many": partial(of_events, many),
+    "sign-off": partial(signed_off, SIGNED_OFF, "release"),
+    "sign-off-kernels": partial(signed_off, ("roundtrip-cpu", "selftest"), "copy-kernels"),
+    "sign-off-many": signed_off_many,
 }

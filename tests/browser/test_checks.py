@@ -39,6 +39,13 @@ FAULTS: list[tuple[Callable[[Tab], list[str]], str, str, str]] = [
     (phone, "<p>Text", "<p style='width: 2000px'>Text", "p.: Text"),
     (low_contrast, "color: #000", "color: #888", "3.54: rgb(136, 136, 136)"),
     (low_contrast, "<p>Text", "<p style='color: rgba(0, 0, 0, .4)'>Text", "rgba(0, 0, 0, 0.4)"),
+    (
+        low_contrast,
+        "<rect",
+        "<rect width='9' height='9'/><text y='8' font-size='9'>x</text><rect",
+        "1.00: rgb(0, 0, 0) on rgb(0",
+    ),
+    (untold, "<svg", "<figure><p>x</p></figure><svg", "figure without a caption"),
     (untold, ' aria-label="plot"', "", "image without a name"),
     (untold, "<caption>c</caption>", "", "table without a name"),
     (untold, '<th scope="row">h</th>', "<td>h</td>", "table without headings: c"),

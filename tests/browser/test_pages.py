@@ -13,6 +13,10 @@ from tests.browser.devtools import Browser
 PHONES = [(360, 740), (320, 568)]  # 320 px is what WCAG 2.2, 1.4.10 asks for
 LOADED_MS = 1000.0
 MOST_PAGES = 400
+# both in milliseconds since the page was asked for
+LOADED = "performance.getEntriesByType('navigation')[0].loadEventEnd"
+PAINTED = """new Promise(done => new PerformanceObserver(list => done(list.getEntriesByName('first-contentful-paint')[0].startTime))
+  .observe({type: 'paint', buffered: true}))"""
 
 
 def test_it_is_quiet_and_asks_nobody(chromium: Browser, page: Path) -> None:
@@ -54,7 +58,7 @@ def test_the_keyboard_reaches_all_of_it(chromium: Browser, page: Path) -> None:
 def test_wide_tables_scroll_by_keyboard(chromium: Browser, page: Path) -> None:
     with chromium.tab(width=360, height=740, phone=True) as tab:
         tab.open(page)
-        wide = "[...document.querySelectorAll('.wide')].filter(e => e.scrollWidth > e.clientWidth + 40)"
+        wide = "[...document.querySelectorAll('.wide')].filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 40)"
         if tab.evaluate(f"{wide}.length"):
             tab.evaluate(f"{wide}[0].focus()")
             tab.press("ArrowRight")
@@ -85,13 +89,15 @@ def test_it_prints(chromium: Browser, page: Path) -> None:
         assert unprinted(tab) == []
 
 
-@pytest.mark.parametrize("name", ["many"])
-def test_ten_thousand_events_load_within_a_second(chromium: Browser, pages: dict[str, Path], name: str) -> None:
+@pytest.mark.parametrize("name", ["many", "sign-off-many"])
+def test_ten_thousand_events_load_and_show_within_a_second(
+    chromium: Browser, pages: dict[str, Path], name: str
+) -> None:
     took = []
     for _ in range(5):
         with chromium.tab() as tab:
             tab.open(pages[name])
-            took.append(tab.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+            took.append(max(tab.evaluate(LOADED), tab.evaluate(PAINTED)))
     assert min(took) < LOADED_MS, took  # the fastest of five: others work on the machine
 
 

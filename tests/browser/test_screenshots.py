@@ -13,6 +13,9 @@ from tests.browser.devtools import Browser
 MOST_BYTES = 150_000
 DESK, PHONE = (1000, 600), (390, 740)
 STATES = {
+    "sign-off": ("sign-off", DESK, False, ""),
+    "sign-off-dark": ("sign-off-kernels", DESK, True, ""),
+    "sign-off-phone": ("sign-off", PHONE, False, ""),
     "report-pass": ("pass", DESK, False, ""),
     "report-fail": ("fail", DESK, False, ""),
     "report-dark": ("tier-diff", DESK, True, ""),
