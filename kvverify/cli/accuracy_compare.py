@@ -132,7 +132,7 @@ def _start_of(events: list[Event], where: Path) -> Any:
     start = next((e for e in events if isinstance(e, RunStarted)), None)
     if start is None or start.command != COMMAND:
         raise UsageError(
-            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of {COMMAND}"
+            f"--resume {where}: holds {'a run of ' + start.command if start else 'no run'}; expected one of {COMMAND}"
         )
     return start
 

@@ -13,7 +13,16 @@ from kvverify.events import (
     SessionChecked,
     TierFlushed,
 )
-from kvverify.events_accuracy import ArmStarted, CacheReadStated, SampleAnswered, SampleLeftOut
+from kvverify.events_accuracy import (
+    ArmsPaired,
+    ArmStarted,
+    CacheReadStated,
+    DifferenceMeasured,
+    IdentityDiffered,
+    SampleAnswered,
+    SampleLeftOut,
+)
+from kvverify.verdicts_compare import figures, harmed
 
 RED, YELLOW = "bold red", "yellow"
 AUXILIARY = ("canary", "filler", "partial-head", "warm-up")  # requests that belong to no arm
@@ -40,6 +49,14 @@ def live_line(event: Event) -> tuple[str, str] | None:
             return f"{event.task}, length {event.length}, sample {event.index} left out: {event.reason}", YELLOW
         case CacheReadStated():
             return f"arm {event.label}: {event.evidence}", ""
+        case IdentityDiffered(declared=False):
+            what = f"{event.variable}: {event.base_value} against {event.arm_value}"
+            return f"{event.arm} differs from {event.base} in {what}, not declared", YELLOW
+        case ArmsPaired(refused=str(refused)) if refused:
+            return f"{event.arm} against {event.base}: not compared: it {refused}", YELLOW
+        case DifferenceMeasured(scope="all"):
+            style = RED if event.primary and harmed(event) else ""
+            return f"{event.arm} against {event.base}, {event.effect}: {figures(event)}", style
         case TierFlushed():
             return _flush(event), "" if event.proof and event.poison else YELLOW
         case GateEvaluated(satisfied=False):

@@ -20,6 +20,7 @@ from kvverify.events import (
     Verdict,
 )
 from kvverify.reasons import Reason
+from kvverify.report.accuracy import accuracy_report
 from kvverify.report.executed import kernel_devices
 from kvverify.report.gaps import not_covered
 from kvverify.report.live import Live, live_report
@@ -115,7 +116,7 @@ class Summary:
     faults: dict[tuple[str, str], dict[str, FaultPlanted]]
     comparisons: list[CodecCompared]
     not_covered: list[str]
-    live: Live | None = None  # of a run against a server
+    live: Live | None = None  # of a run against a server, or of an accuracy run or comparison
 
     @property
     def orders(self) -> list[str]:
@@ -148,7 +149,7 @@ def summarise(events: Iterable[Event]) -> Summary:
     cases = _cases(campaigns, batches, failures)
     kernels = _kernel_rows(seen, campaigns, batches, failures)
     coverage, mixes = _matrices(batches)
-    faults, why, live = _faults(seen), reasons(seen), live_report(seen)
+    faults, why, live = _faults(seen), reasons(seen), live_report(seen) or accuracy_report(seen)
     return Summary(
         verdict=verdict_of(seen),
         reasons=why,
