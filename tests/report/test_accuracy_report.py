@@ -1,0 +1,210 @@
+"""Reports and verdicts of accuracy runs and comparisons from any events, whatever is missing from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from kvverify.event_json import from_json, to_json
+from kvverify.events import Event, RunFinished, RunStarted, Verdict
+from kvverify.events_accuracy import (
+    ArmIncluded,
+    ArmsPaired,
+    ArmStarted,
+    CacheReadStated,
+    DifferenceMeasured,
+    FlipsMeasured,
+    IdentityDiffered,
+    SampleAnswered,
+    SampleLeftOut,
+)
+from kvverify.report.accuracy import accuracy_report
+from kvverify.report.accuracy_plot import score_picture
+from kvverify.report.console import LiveConsole
+from kvverify.report.final import summary_json
+from kvverify.report.html import render_html
+from kvverify.report.junit import junit_xml
+from kvverify.report.markdown import render_markdown
+from kvverify.report.summary import summarise
+from kvverify.verdicts import reasons, verdict_of
+from kvverify.verdicts_compare import shown
+from tests.report.golden import GOLDEN
+
+RUN = Path("run")
+ARM = ArmIncluded(
+    label="4<bit>",
+    role="candidate",
+    path="p",
+    events_hash="0" * 64,
+    identity={"kv_cache_dtype": "q"},
+    samples=1000,
+    missing=0,
+    score=0.8,
+    cache_read="7 decode steps",
+    packed_reads=7,
+)
+BASE = replace(ARM, label="bf16", role="base", identity={"kv_cache_dtype": "auto", "model": "m"})
+CLAIM = DifferenceMeasured(
+    base="bf16",
+    arm="4<bit>",
+    effect="format",
+    scope="all",
+    primary=True,
+    binary=True,
+    pairs=1000,
+    missing=0,
+    base_score=0.8,
+    arm_score=0.8,
+    difference=0.0,
+    low=-0.004,
+    high=0.004,
+    confidence=0.9,
+    method="tango",
+    margin=0.01,
+    alpha=0.05,
+    base_only=2,
+    arm_only=2,
+    discordance=0.004,
+    needed=268,
+    low_worst=-0.004,
+    high_best=0.004,
+    least_pairs=268,
+)
+HARM = replace(CLAIM, difference=-0.05, low=-0.06, high=-0.04, low_worst=-0.06, high_best=-0.04, p_mcnemar=0.001)
+PAIRED = ArmsPaired(base="bf16", arm="4<bit>", effect="format", common=1000)
+PASSING: list[Event] = [BASE, ARM, PAIRED, CLAIM]
+COMPARED: list[Event] = [
+    *PASSING,
+    HARM,
+    replace(CLAIM, undefined="one cluster", method=""),
+    replace(CLAIM, pairs=0, missing=9, undefined="no pair has both scores"),
+    replace(CLAIM, missing=9, draws=100, low_worst=-0.02, bootstrap_low=-0.004, bootstrap_high=0.004),
+    replace(CLAIM, scope="task a&b length 4096", primary=False),
+    replace(CLAIM, scope="task a&b", primary=False, p_holm=0.001),
+    replace(CLAIM, scope="length 4096", primary=False),
+    replace(HARM, scope="length 8192", primary=False),
+    replace(CLAIM, effect="again", primary=False),
+    replace(CLAIM, effect="again", primary=False, p_mcnemar=0.001),
+    replace(CLAIM, effect="control", primary=False),
+    replace(CLAIM, effect="tier"),
+    replace(ARM, finished=False, missing=1000),
+    replace(ARM, role="tier", gates=3, gates_open=3, gate_reasons=["hbm hits 32"]),
+    replace(ARM, packed_reads=-1, cache_read=""),
+    replace(ARM, packed_reads=0, repeats=2, notes=["n"]),
+    replace(PAIRED, refused="differs in template (t against u), which nobody declared"),
+    replace(PAIRED, only_base=5),
+    IdentityDiffered(base="bf16", arm="4<bit>", variable="template", base_value="t", arm_value="u", declared=False),
+    FlipsMeasured(base="bf16", arm="4<bit>", pairs=9, rate=0.1, floor=0.0, excess=0.1, low=0.0, high=0.2),
+]
+ANSWER = SampleAnswered(task="vt", length=4096, index=0, key="k", cluster="", score=0.5, binary=False, prompt_tokens=9)
+MEASURED: list[Event] = [
+    ArmStarted(
+        label="bf16", suite="s", kind="retrieval", identity={"model": "m<1>"}, planned={"vt/4096": 2}, samples_hash="h"
+    ),
+    ANSWER,
+    replace(ANSWER, index=1, key="l", format_error="no JSON", aspects={"parameters": 1.0}),
+    replace(ANSWER, index=1, key="l", error="status 500"),
+    replace(ANSWER, task="qa/x", length=0),
+    SampleLeftOut(task="vt", length=4096, index=1, key="l", reason="longer than the context"),
+    CacheReadStated(
+        label="bf16", samples=2, decode_steps=3, hit_tokens=0, continued_tokens=-1, raw_tokens=9, evidence="usage"
+    ),
+]
+
+
+def run_of(command: str, *middle: Event) -> list[Event]:
+    return [
+        RunStarted(command=command, version="0", seed=1, options={}, at=1.0),
+        *middle,
+        RunFinished(seconds=1.0, at=2.0),
+    ]
+
+
+ANY = st.one_of(
+    st.lists(st.sampled_from(COMPARED), max_size=9).map(lambda m: run_of("accuracy compare", *m)),
+    st.lists(st.sampled_from(MEASURED), max_size=9).map(lambda m: run_of("accuracy run", *m)),
+)
+
+
+@given(ANY)
+def test_any_log_can_be_rendered(events: list[Event]) -> None:
+    summary = summarise(events)
+    for text in (render_html(summary, RUN), render_markdown(summary, RUN), junit_xml(summary, RUN)):
+        assert str(summary.verdict) in text or summary.verdict is Verdict.PASS
+        assert "4<bit>" not in text
+    assert summary_json(summary, RUN)["accuracy"]["line"]
+    console = LiveConsole(console=Console(quiet=True))
+    for event in events:
+        console.handle(event)
+
+
+@given(ANY)
+def test_junit_without_failures_and_errors_means_pass(events: list[Event]) -> None:
+    summary = summarise(events)
+    suites = ET.fromstring(junit_xml(summary, RUN).split("?>", 1)[1])  # noqa: S314 - ours
+    bad = int(suites.attrib["failures"]) + int(suites.attrib["errors"])
+    assert (bad == 0) == (summary.verdict is Verdict.PASS)
+    assert (int(suites.attrib["failures"]) > 0) == (summary.verdict is Verdict.FAIL)
+
+
+@given(st.lists(st.sampled_from(COMPARED), max_size=9))
+def test_a_pass_needs_a_claim_that_is_shown_and_nothing_against_it(middle: list[Event]) -> None:
+    events = run_of("accuracy compare", *middle)
+    if verdict_of(events) is Verdict.PASS:
+        claims = [e for e in middle if isinstance(e, DifferenceMeasured) and e.primary]
+        assert claims
+        assert all(shown(e) for e in claims)
+        assert not any(isinstance(e, ArmsPaired) and (e.refused or e.only_base) for e in middle)
+
+
+def test_the_sound_comparison_passes_and_nothing_at_all_does_not() -> None:
+    assert verdict_of(run_of("accuracy compare", *PASSING)) is Verdict.PASS
+    (reason,) = reasons(run_of("accuracy compare"))
+    assert (reason.verdict, reason.text) == (Verdict.INCONCLUSIVE, "no two arms were compared")
+    assert verdict_of(run_of("accuracy compare", *PASSING)[:-1]) is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"low_worst": -0.0101},
+        {"bootstrap_low": -0.02, "draws": 100},
+        {"undefined": "one cluster"},
+        {"pairs": 267},
+        {"base_score": 0.04},
+        {"base_score": 0.995},
+    ],
+)
+def test_each_figure_can_keep_a_claim_from_being_shown(figures: dict[str, float]) -> None:
+    events = run_of("accuracy compare", BASE, ARM, PAIRED, replace(CLAIM, **figures))  # type: ignore[arg-type]
+    assert verdict_of(events) is Verdict.INCONCLUSIVE
+
+
+def test_a_resumed_comparison_counts_by_its_last_attempt() -> None:
+    first, second = run_of("accuracy compare", BASE, ARM, PAIRED, HARM), run_of("accuracy compare", *PASSING)
+    assert verdict_of([*first, *second]) is Verdict.PASS
+    assert verdict_of([*second, *first]) is Verdict.FAIL
+
+
+def test_a_picture_needs_two_lengths_and_escapes_its_texts() -> None:
+    own = [(e, n) for e, n in ((CLAIM, 4096), (HARM, 8192))]
+    picture = ET.fromstring(score_picture(own))  # noqa: S314 - ours
+    assert "4<bit>, 8,192: 80.00 (74.00 to 76.00)" in [e.text for e in picture.iter()]
+    assert score_picture(own[:1]) == ""
+    assert score_picture([(replace(CLAIM, pairs=0), n) for n in (1, 2)]) == ""
+
+
+def test_other_runs_have_no_accuracy_tables() -> None:
+    assert accuracy_report(GOLDEN) is None
+    assert "accuracy" not in summary_json(summarise(GOLDEN), RUN)
+
+
+@pytest.mark.parametrize("event", [*COMPARED, *MEASURED], ids=lambda e: type(e).__name__)
+def test_accuracy_events_survive_the_log(event: Event) -> None:
+    assert from_json(to_json(event)) == event
