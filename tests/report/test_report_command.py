@@ -55,7 +55,7 @@ def test_a_damaged_log_is_one_line_and_writes_nothing(tmp_path: Path, capsys: py
     assert [p.name for p in good.iterdir()] == ["events.ndjson"]
 
 
-def test_several_runs_get_the_worst_code_and_their_own_folders(
+def test_several_runs_make_a_sign_off_and_nothing_in_their_own_folders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [str(make_run(tmp_path / "a", PASSING)), str(make_run(tmp_path / "b", GOLDEN))]
@@ -63,7 +63,7 @@ def test_several_runs_get_the_worst_code_and_their_own_folders(
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (document["verdict"], document["exit_code"]) == ("FAIL", 1)
     assert [one["verdict"] for one in document["runs"]] == ["PASS", "FAIL"]
-    assert (tmp_path / "out" / "b" / "report.html").read_text().count(f"{tmp_path}/b/failures/") == 1
+    assert (tmp_path / "out" / "signoff.html").is_file()
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["events.ndjson"]
 
 
@@ -72,7 +72,7 @@ def test_reports_never_go_over_those_of_another_run(tmp_path: Path, capsys: pyte
     assert run(["report", str(one), "--out", str(other)]) == 2
     assert "holds another run" in capsys.readouterr().err
     assert run(["report", str(one), str(one)]) == 2
-    assert "two of them would write to one folder" in capsys.readouterr().err
+    assert "name each run once" in capsys.readouterr().err
     assert [p.name for p in other.iterdir()] == ["events.ndjson"]
 
 

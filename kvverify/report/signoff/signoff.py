@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvverify.events import CodecCompared, Event, FailureFound, FaultPlanted, Verdict
+from kvverify.events import CodecCompared, Event, FailureFound, FaultPlanted, RunStarted, Verdict
 from kvverify.reasons import worst
 from kvverify.report.section import Section
 from kvverify.report.signoff.bytemap import PageMap, byte_map, damage
@@ -22,6 +22,7 @@ from kvverify.report.signoff.svg import Figure
 from kvverify.verdicts import differs
 
 MOST_MAPS = 3
+_SIZES = ("requests", "rounds", "concurrency", "max_tokens", "long_requests", "sessions")  # what a live run is made of
 PageOf = Callable[[dict[str, Any], str], PageMap | None]  # (recipe, name of a layer or "") -> its page
 
 
@@ -181,13 +182,26 @@ def _live(run: Run) -> list[Defect]:
     start = run.summary.start
     if run.summary.live is None or start is None:
         return []
-    url = start.options.get("url")
-    again = f"kvverify {start.command} --url {shlex.quote(str(url))} --seed {start.seed}"
+    again = _again(start)
     failed = [case for case in run.summary.live.cases if case.verdict is Verdict.FAIL]
     return [
         Defect(run.name, f"{c.group}: {c.name}", c.messages[0] if c.messages else "", c.messages[1:], again)
         for c in failed
     ]
+
+
+def _again(start: RunStarted) -> str:
+    """Return the command that makes a run of answers or scores again; it needs the same servers, or the same arms."""
+    options, parts = start.options, ["kvverify", *start.command.split()]
+    flags: tuple[str, ...] = ("url", *_SIZES)
+    if start.command == "accuracy compare":
+        parts += [str(path) for path in [options.get("base"), *(options.get("runs") or ())]]
+        flags = ("again", "tier", "control", "margin")
+    for flag in flags:
+        value = options.get(flag)
+        for one in value if isinstance(value, list | tuple) else [value]:
+            parts += [] if one is None else [f"--{flag.replace('_', '-')}", str(one)]
+    return shlex.join([*parts, "--seed", str(start.seed)])
 
 
 def _maps(runs: Sequence[Run], page_of: PageOf) -> list[Figure]:
