@@ -25,7 +25,7 @@ from kvverify.verdicts_compare import (
     points,
 )
 
-NUMBERS = ["n", "missing", "b", "c", "discordance", "base score", "arm score", "difference", "interval"]
+NUMBERS = ["difference", "interval", "base score", "arm score", "n", "missing", "b", "c", "discordance"]
 
 
 def compare_report(seen: list[Event]) -> Live:
@@ -51,19 +51,21 @@ def _line(compared: Compared) -> str:
 def _claims(compared: Compared) -> Section:
     rows = [
         [
-            *(e.arm, e.base, e.effect, _mean_of(compared, e), *_numbers(e), e.method or "n/a"),
+            *(e.arm, e.base, e.effect, str(_verdict(claim_reasons(compared, e))), "differs" if flagged(e) else "–"),
+            *(*_numbers(e), _mean_of(compared, e), e.method or "n/a"),
             *("n/a" if e.undefined else text for text in (f"{e.z:.2f}", _p(e.p_noninferior))),
-            *(_p(e.p_mcnemar), str(_verdict(claim_reasons(compared, e))), "differs" if flagged(e) else "–"),
+            _p(e.p_mcnemar),
         ]
         for e in compared.claims
     ]
-    head = ["arm", "against", "effect", "score", *NUMBERS, "method", "z", "p not worse", "p differs", "verdict", "flag"]
+    head = ["arm", "against", "effect", "verdict", "flag", *NUMBERS, "score", "method", "z", "p not worse", "p differs"]
     margins = dict.fromkeys(in_points(e.margin) for e in compared.claims)
     caption = (
         f"Primary. The claim: a loss of less than {', '.join(margins)}, one-sided. b: only the base is right, c: only the arm. Scores and "
         "differences in points; intervals as wide as the test is strict. «differs»: the margin is kept, and yet the arms are not the same."
     )
-    numbers = frozenset([*range(4, 4 + len(NUMBERS)), len(NUMBERS) + 5, len(NUMBERS) + 6, len(NUMBERS) + 7])
+    last = len(head)
+    numbers = frozenset([*range(5, 5 + len(NUMBERS)), *range(last - 3, last)])
     return Section("Claims", caption, head, rows, numbers, brief=True)
 
 
@@ -98,13 +100,13 @@ def _size(compared: Compared) -> Section:
 def _checks(compared: Compared) -> Section:
     words = {"again": "the base asked again", "control": "control, must score lower"}
     rows = [
-        [e.arm, e.base, words[e.effect], *_numbers(e), _p(e.p_mcnemar), str(_verdict(check_reasons(e)))]
+        [e.arm, e.base, words[e.effect], str(_verdict(check_reasons(e))), *_numbers(e), _p(e.p_mcnemar)]
         for e in compared.measured
         if e.effect in words
     ]
-    head = ["arm", "against", "what", *NUMBERS, "p differs", "verdict"]
+    head = ["arm", "against", "what", "verdict", *NUMBERS, "p differs"]
     caption = "Whether claims can be made: the base must agree with itself, and a scrambled cache must lower the score."
-    return Section("Checks", caption, head, rows, frozenset(range(3, 4 + len(NUMBERS))), brief=True)
+    return Section("Checks", caption, head, rows, frozenset(range(4, 5 + len(NUMBERS))), brief=True)
 
 
 def _flips(compared: Compared) -> Section:
@@ -138,10 +140,11 @@ def _tasks(compared: Compared) -> Section:
 def _lengths(compared: Compared) -> Section:
     found = [(e, *scope_parts(e.scope)) for e in compared.measured if not e.primary]
     own = [(e, length) for e, task, length in found if not task and length is not None]
-    rows = [[f"{n:,}", e.arm, e.base, _mean_of(compared, e), *_numbers(e), _p(e.p_mcnemar)] for e, n in own]
-    head = ["length", "arm", "against", "score", *NUMBERS, "p differs"]
-    caption = "Secondary: the plain mean over the tasks of each length."
-    numbers = frozenset([0, *range(4, 5 + len(NUMBERS))])
+    rows = [[f"{n:,}", e.arm, e.base, *_numbers(e), _p(e.p_mcnemar)] for e, n in own]
+    head = ["length", "arm", "against", *NUMBERS, "p differs"]
+    means = ", ".join(dict.fromkeys(_mean_of(compared, e) for e, _ in own))
+    caption = f"Secondary: each length by itself, {means}."
+    numbers = frozenset([0, *range(3, 4 + len(NUMBERS))])
     return Section("Lengths", caption, head, rows, numbers, picture=score_picture(own))
 
 
@@ -236,7 +239,8 @@ def _gaps(compared: Compared) -> list[str]:
         if arm.repeats:
             found.append(f"{arm.label}: {arm.repeats:,} questions stand in the plan twice; each counts once")
         found += [f"{arm.label}: {note}" for note in arm.notes]
-    found += [f"{e.arm} against {e.base}: differs{_flag(e)}" for e in compared.claims if flagged(e)]
+    kept = "the margin is kept, and yet the arms are not the same"
+    found += [f"{e.arm} against {e.base}: {kept} (p {e.p_mcnemar:.2g})" for e in compared.claims if flagged(e)]
     return found
 
 
@@ -259,15 +263,15 @@ def _mean_of(compared: Compared, e: DifferenceMeasured) -> str:
 def _numbers(e: DifferenceMeasured) -> list[str]:
     """Return what stands under NUMBERS."""
     if not e.pairs:
-        return ["0", f"{e.missing:,}", *["n/a"] * 7]
+        return [*["n/a"] * 4, "0", f"{e.missing:,}", *["n/a"] * 3]
     counts = [f"{n:,}" if n >= 0 else "–" for n in (e.base_only, e.arm_only)]
     interval = "n/a" if e.undefined else f"{points(e.low)} to {points(e.high)} ({e.confidence:.0%})"
     if e.missing and not e.undefined:
         interval += f", at worst {points(e.low_worst)} to {points(e.high_best)}"
     if e.draws:
         interval += f", bootstrap of {e.draws:,}: {points(e.bootstrap_low)} to {points(e.bootstrap_high)}"
-    scores = [f"{100 * e.base_score:.2f}", f"{100 * e.arm_score:.2f}", points(e.difference)]
-    return [f"{e.pairs:,}", f"{e.missing:,}", *counts, f"{e.discordance:.2%}", *scores, interval]
+    scores = [f"{100 * e.base_score:.2f}", f"{100 * e.arm_score:.2f}"]
+    return [points(e.difference), interval, *scores, f"{e.pairs:,}", f"{e.missing:,}", *counts, f"{e.discordance:.2%}"]
 
 
 def _verdict(reasons: Iterable[Reason]) -> Verdict:
