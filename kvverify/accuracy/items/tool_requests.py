@@ -120,7 +120,7 @@ def in_text(draw: Draw) -> Sample:
     name, (said, arguments) = _request(draw)
     prompt = (
         "Answer each request with one call of a tool, as a JSON object with the keys name and arguments, and nothing else. "
-        f"The tools:\n{json.dumps(_offer(draw))}\n\n### request\n{shown[0]}\n### call\n{_call(shown_name, shown[1])}\n\n"
+        f"The tools:\n{_TOOL_LINES}\n\n### request\n{shown[0]}\n### call\n{_call(shown_name, shown[1])}\n\n"
         f"### request\n{said}\n### call\n"
     )
     return draw.sample(
@@ -143,6 +143,29 @@ def by_interface(draw: Draw) -> Sample:
         metric="tool-call",
         max_tokens=_MAX_TOKENS,
     )
+
+
+def _line(tool: dict[str, Any]) -> str:
+    """Write a tool as one line, name(parameter: type, ...), shorter than its schema."""
+    function = tool["function"]
+    return f"{function['name']}({_fields(function['parameters'])}) - {function['description']}"
+
+
+def _fields(schema: dict[str, Any]) -> str:
+    return ", ".join(f"{name}: {_kind(kind)}" for name, kind in schema["properties"].items())
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return "|".join(schema["enum"])
+    if schema["type"] == "array":
+        return f"list of {_kind(schema['items'])}"
+    if schema["type"] == "object":
+        return f"{{{_fields(schema)}}}"
+    return str(schema.get("description", schema["type"]))
+
+
+_TOOL_LINES = "\n".join(_line(tool) for tool, _ in TOOLS.values())
 
 
 def _request(draw: Draw) -> tuple[str, Request]:
