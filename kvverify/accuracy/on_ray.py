@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from kvverify.accuracy.ask import Asker, Manner, Question, answered
 from kvverify.accuracy.dispatch import Lane
-from kvverify.errors import EnvironmentProblem
+from kvverify.errors import EnvironmentProblem, UsageError
 from kvverify.events_accuracy import SampleAnswered
 from kvverify.live.answer import Answer
 from kvverify.live.client import Client
-from kvverify.live.control import Control, ServerProblem, api_key_from_environment
+from kvverify.live.control import CONNECT_SECONDS, Control, ServerProblem, api_key_from_environment
 
 if TYPE_CHECKING:
     from kvverify.accuracy.endpoints import Endpoint
@@ -139,8 +140,23 @@ async def lanes_on_ray(
 
 def _connect(ray: Any, address: str) -> None:
     """Connect to the cluster at ``address``, or start one on this machine."""
+    if address != AUTO:
+        _refuse_silent(address)
     try:
         where: dict[str, Any] = {"include_dashboard": False} if address == AUTO else {"address": address}
         ray.init(**where, log_to_driver=False, configure_logging=False)
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         raise EnvironmentProblem(f"--ray {address}: {str(error).splitlines()[0]}") from error
+
+
+def _refuse_silent(address: str) -> None:
+    """Refuse an address where nothing listens: Ray would try for minutes."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"--ray {address!r}: expected HOST:PORT, ray://HOST:PORT, or no address at all")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"--ray {address}: no answer ({error.strerror or error}); is the cluster up?"
+        ) from error
