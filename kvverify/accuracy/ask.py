@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvverify.accuracy.checkers.tool_call import calls_text
 from kvverify.accuracy.sample import Sample
-from kvverify.accuracy.scoring import score
+from kvverify.accuracy.scoring import BLOCKING, JUDGED, NOT_JUDGED, score
 from kvverify.accuracy.source import Tokenizer
 from kvverify.accuracy.template import NONE, Template
 from kvverify.events_accuracy import SampleAnswered
@@ -104,7 +105,10 @@ class Asker:
         answer = await self.send(question, question.sample.max_tokens)
         if self.recount and question.text is not None and question.tokens != answer.prompt_tokens and not answer.error:
             question = replace(question, tokens=self.recount(question.text))
-        return answered(question, answer, self.endpoint, error=self._not_hit(answer) if self.manner.replay else "")
+        error = self._not_hit(answer) if self.manner.replay else ""
+        if question.sample.metric in BLOCKING:
+            return await asyncio.to_thread(answered, question, answer, self.endpoint, error=error)
+        return answered(question, answer, self.endpoint, error=error)
 
     def _not_hit(self, answer: Answer) -> str:
         """Return what a replayed answer did not read from the cache, empty where it read all it can."""
@@ -155,6 +159,8 @@ def answered(question: Question, answer: Answer, endpoint: int = 0, *, error: st
     sent, told = question.tokens, answer.prompt_tokens
     if not error and UNKNOWN not in (sent, told) and sent != told:
         error = f"the server read {told} prompt tokens, {sent} were sent"
+    if not error and sample.metric in JUDGED:
+        error = NOT_JUDGED
     text = calls_text(answer.tool_calls, answer.text) if answer.tool_calls else answer.text
     found = None if error else score(sample, text)
     return SampleAnswered(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvverify.accuracy.ask import Question, counts_differ
+from kvverify.accuracy.scoring import NOT_JUDGED
 from kvverify.errors import KvverifyError
 from kvverify.events_accuracy import SampleAnswered
 
@@ -138,12 +139,13 @@ class Dispatch:
                 raise CountsDiffer(
                     f"{lane.name}: {event.task}, sample {event.index}: {event.error}; it cuts prompts short"
                 )
-            if event.error and not await self._usable(number, lane, event.error):
+            failed = bool(event.error) and event.error != NOT_JUDGED
+            if failed and not await self._usable(number, lane, event.error):
                 if not await self.queue.give_back(question):
                     self.tell(event)
                     await self.queue.done()
                 return
-            if not event.error:
+            if not failed:
                 self.failures[number] = 0
             self.tell(event)
             await self.queue.done()

@@ -24,6 +24,7 @@ from kvverify.live.control import CONNECT_SECONDS, one_line, server_root, transp
 
 KEY_VARIABLE = "KVVERIFY_JUDGE_API_KEY"
 RUBRICS = 50  # of a task; further ones are left out, and counted
+ERROR = "judge: "  # how the error of an answer begins that the judge failed
 TRIES = 3  # of a request that failed; an unclear answer is not asked again, since it would be the same
 _PAUSE_S = 1.0  # before the second try, twice that before the third
 _MAX_TOKENS = 2048  # room for a judge that reasons first
@@ -119,7 +120,7 @@ class Judge:
         )
         open_ = [k["error"] for k in kept if k["passed"] is None]
         if open_:
-            error = f"judge: {len(open_)} of {len(kept)} rubrics without a yes or no: {open_[0]}"
+            error = f"{ERROR}{len(open_)} of {len(kept)} rubrics without a yes or no: {open_[0]}"
             return Judged(None, error, event)
         passed = sum(k["passed"] for k in kept)
         return Judged(Score(passed / len(kept), binary=False), "", event)

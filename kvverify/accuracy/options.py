@@ -25,6 +25,7 @@ class AccuracyOptions:
     ``tier``: every sample is computed first and measured when it is served from there, with a gate; ``serial`` samples get a gate
     each. ``control`` scramble: what the packed layers hold is overwritten in between. ``replay``: each sample is sent twice, and the second
     answer counts. ``declare`` are facts that the servers do not tell. ``share``: samples may hit each other's prefixes.
+    ``judge_url`` and ``judge_model`` name who scores rubrics.
     """
 
     urls: tuple[str, ...]
@@ -53,6 +54,8 @@ class AccuracyOptions:
     timeout_s: float = 300.0
     settle_s: float = 0.25
     ray: str | None = None
+    judge_url: str | None = None
+    judge_model: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
@@ -74,6 +77,8 @@ class AccuracyOptions:
             )
         if self.control == RAW_KV and (self.tier != PLAIN or self.replay or self.ray is not None):
             raise UsageError("--control raw-kv: `echo` bypasses every cache; leave --tier, --replay and --ray out")
+        if (self.judge_url is None) != (self.judge_model is None):
+            raise UsageError("--judge-url and --judge-model: a judge is named by both; give the other, too")
         if self.ray is not None and self.waves:
             raise UsageError("--ray: the passes of --tier and --control are in one order; leave it out")
 

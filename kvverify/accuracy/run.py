@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from kvverify.accuracy.ask import Asker, Manner, Question, questions_of, start_t
 from kvverify.accuracy.dispatch import CHUNK, Dispatch, Lane, Queue
 from kvverify.accuracy.draw import Draw, Drawn
 from kvverify.accuracy.endpoints import PROBE, Endpoint, different, open_all, probe, refuse_long
+from kvverify.accuracy.judging import judge_all, judge_of, waits
 from kvverify.accuracy.lanes import Direct
 from kvverify.accuracy.lm_eval import raw_kv
 from kvverify.accuracy.options import LOWER, RAW_KV, AccuracyOptions
@@ -92,8 +93,9 @@ class _Run:
             draw = Draw(suite, self._context(tokenizer, template))
             drawn = await asyncio.to_thread(draw.drawn)
             raw_kv.refuse_mixed(options, drawn.rules, template)
+            judge = await judge_of(options, drawn.rules, stack)
             server = endpoints[0].identity
-            facts = await asyncio.to_thread(draw.facts)
+            facts = await asyncio.to_thread(draw.facts) | (judge.identity() if judge else {})
             identity = of_arm(
                 server,
                 suite,
@@ -107,7 +109,12 @@ class _Run:
             notes = [f"tokenizer {where}", *([raw_kv.NOTE] if options.control == RAW_KV else [])]
             self._start(suite, drawn, identity, notes)
             questions = self._questions(draw, drawn, template, tokenizer, min(_contexts(endpoints), default=None))
-            await self._ask_all(endpoints, questions, suite, tokenizer, salted=salted)
+
+            async def judged() -> None:
+                if judge is not None:
+                    await judge_all(judge, draw.samples(), self.answers, self._tell, self.emit)
+
+            await self._ask_all(endpoints, questions, suite, tokenizer, judged, salted=salted)
 
     def _refuse(self, endpoints: Sequence[Endpoint], *, salted: bool) -> None:
         info, options = endpoints[0].server.info, self.options
@@ -163,7 +170,7 @@ class _Run:
         self, draw: Draw, drawn: Drawn, template: Template, tokenizer: Tokenizer, context: int | None
     ) -> Iterator[Question]:
         """Yield what has no answer yet, and fits; called in a thread."""
-        done = {key for key, e in self.answers.items() if not e.error}
+        done = {key for key, e in self.answers.items() if not e.error or waits(e)}
         done |= {e.key for e in self.earlier if isinstance(e, SampleLeftOut)}
         left = (sample for sample in draw.samples() if sample.key not in done)
         while batch := list(itertools.islice(left, CHUNK)):
@@ -204,6 +211,7 @@ class _Run:
         questions: Iterator[Question],
         suite: Suite,
         tokenizer: Tokenizer,
+        judged: Callable[[], Awaitable[None]],
         *,
         salted: bool,
     ) -> None:
@@ -226,6 +234,7 @@ class _Run:
         finally:
             self._drain()
         counted = [_since(old, await endpoint.evidence()) for old, endpoint in zip(before, endpoints, strict=True)]
+        await judged()  # after the counters were read: the judge may be one of these servers
         infos = [endpoint.server.info for endpoint in endpoints]
         control = arm_name(options) if options.control != "none" else ""
         control = raw_kv.NOTE if options.control == RAW_KV else control
@@ -252,10 +261,7 @@ class _Run:
             elif options.control == RAW_KV:
                 lanes = await raw_kv.echo_lanes(options, endpoints, tokenizer, stack)
             else:
-                lanes = [
-                    Direct(e, Asker(e.server.client, manner, e.number, e.control), options.concurrency)
-                    for e in endpoints
-                ]
+                lanes = [Direct(e, asker(e), options.concurrency) for e in endpoints]
             width = sum(lane.width for lane in lanes)
 
             def lost(lane: Lane, error: str) -> None:

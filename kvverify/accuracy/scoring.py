@@ -28,6 +28,7 @@ RULES |= {
     "lm-eval-likelihood": "kvverify.accuracy.lm_eval.likelihood:score",
 }
 JUDGED = frozenset({"rubrics"})  # no rule of ours: a judge scores these after the answer came (kvverify.accuracy.judge)
+NOT_JUDGED = "not judged yet"  # the error of an answer that waits for the judge
 BLOCKING = frozenset({"code", "sql"})  # may take seconds: call them outside the event loop
 
 

@@ -116,6 +116,12 @@ def _facts(_context: click.Context, _option: click.Parameter, given: tuple[str, 
 )
 @click.option("--served-model", "served", metavar="NAME", help="The model to ask, where a server has several.")
 @click.option(
+    "--judge-url",
+    metavar="URL",
+    help="Who scores rubrics: another server. Its key is read from KVVERIFY_JUDGE_API_KEY.",
+)
+@click.option("--judge-model", metavar="NAME", help="The judge's model.")
+@click.option(
     "--ray",
     is_flag=False,
     flag_value="auto",
