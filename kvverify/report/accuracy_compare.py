@@ -238,7 +238,11 @@ def _gaps(compared: Compared) -> list[str]:
             )
         if arm.repeats:
             found.append(f"{arm.label}: {arm.repeats:,} questions stand in the plan twice; each counts once")
-        found += [f"{arm.label}: {note}" for note in arm.notes]
+    notes: dict[str, list[str]] = {}
+    for arm in compared.arms.values():
+        for note in arm.notes:
+            notes.setdefault(note, []).append(arm.label)
+    found += [f"{', '.join(labels)}: {note}" for note, labels in notes.items()]
     kept = "the margin is kept, and yet the arms are not the same"
     found += [f"{e.arm} against {e.base}: {kept} (p {e.p_mcnemar:.2g})" for e in compared.claims if flagged(e)]
     return found

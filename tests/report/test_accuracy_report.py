@@ -208,3 +208,10 @@ def test_other_runs_have_no_accuracy_tables() -> None:
 @pytest.mark.parametrize("event", [*COMPARED, *MEASURED], ids=lambda e: type(e).__name__)
 def test_accuracy_events_survive_the_log(event: Event) -> None:
     assert from_json(to_json(event)) == event
+
+
+def test_a_note_of_several_arms_stands_once() -> None:
+    noted = [replace(e, notes=["prefix dropped"]) for e in (BASE, ARM)]
+    report = accuracy_report(run_of("accuracy compare", *noted, PAIRED, CLAIM))
+    assert report is not None
+    assert report.gaps[-1] == "bf16, 4<bit>: prefix dropped"
