@@ -83,6 +83,12 @@ def start_tokens(tokenizer: Tokenizer) -> int:
     return len(tokenizer.ids(_WORD, start=True)) - len(tokenizer.ids(_WORD))
 
 
+def counter(tokenizer: Tokenizer) -> Callable[[str], int]:
+    """Return a function that counts a text's tokens as the server does."""
+    start = start_tokens(tokenizer)
+    return lambda text: start + tokenizer.counts([text])[0]
+
+
 @dataclass(slots=True)
 class Asker:
     """Asks samples of one endpoint, number ``endpoint``; ``control`` is for what its server is asked besides."""

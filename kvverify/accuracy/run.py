@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kvverify.accuracy.arm_identity import of_arm
-from kvverify.accuracy.ask import Asker, Manner, Question, questions_of, start_tokens
+from kvverify.accuracy.ask import Asker, Manner, Question, counter, questions_of
 from kvverify.accuracy.dispatch import CHUNK, Dispatch, Lane, Queue
 from kvverify.accuracy.draw import Draw, Drawn
 from kvverify.accuracy.endpoints import PROBE, Endpoint, different, open_all, probe, refuse_long
@@ -227,7 +227,9 @@ class _Run:
         try:
             if options.waves:
                 number, serial = gated(self.earlier, options)
-                waves = Waves(endpoints[0].server, options, manner, self.emit, self._tell, serial, number)
+                waves = Waves(
+                    endpoints[0].server, options, manner, self.emit, self._tell, counter(tokenizer), serial, number
+                )
                 await waves.run(questions)
             else:
                 await self._spread(endpoints, questions, manner, tokenizer)
@@ -244,13 +246,9 @@ class _Run:
         self, endpoints: Sequence[Endpoint], questions: Iterator[Question], manner: Manner, tokenizer: Tokenizer
     ) -> None:
         options = self.options
-        start = start_tokens(tokenizer)
-
-        def recount(text: str) -> int:
-            return start + tokenizer.counts([text])[0]
 
         def asker(e: Endpoint) -> Asker:
-            return Asker(e.server.client, manner, e.number, e.control, recount=recount)
+            return Asker(e.server.client, manner, e.number, e.control, recount=counter(tokenizer))
 
         async with AsyncExitStack() as stack:
             lanes: list[Lane]

@@ -4,7 +4,8 @@
     prepare     dram, disk: HBM is flushed and overwritten · hbm: nothing · scramble: the packed layers of HBM are overwritten
     measure     the same samples again; the first ones of a run one by one with a gate each, the others at once with one on totals
 
-Each sample has a salt of its own, hence no two share a prefix and every sample must hit all of itself.
+Each sample has a salt of its own, hence no two share a prefix and every sample must hit all of itself. A prompt of whole blocks gets a
+line break in front: engines do not agree how they count a hit of all tokens, one of which is computed again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ SHARE = 2  # the samples of a wave take at most this part of the tier that must 
 ATTEMPTS = 2  # of a sample whose gate was not satisfied
 CANARY_TOKENS = 320
 COMPUTE = "compute"
+_PADS = ("\n", " ", "\n\n")
 
 
 def arm_name(options: AccuracyOptions) -> str:
@@ -43,13 +45,17 @@ def quiet(emit: Callable[[Event], None]) -> Callable[[Event], None]:
 
 @dataclass(slots=True)
 class Waves:
-    """The passes of one run. ``serial`` samples are still to get a gate each; ``tell`` is given every answer."""
+    """The passes of one run. ``serial`` samples are still to get a gate each; ``tell`` is given every answer.
+
+    ``count`` returns the tokens of a text, as the server counts them.
+    """
 
     server: Server
     options: AccuracyOptions
     manner: Manner
     emit: Callable[[Event], None]
     tell: Callable[[SampleAnswered], None]
+    count: Callable[[str], int]
     serial: int
     number: int = 0  # of the next wave
     heard: dict[tuple[str, int], Answer] = field(default_factory=dict)
@@ -84,7 +90,8 @@ class Waves:
         room, wave = self._room(), list[tuple[int, Question]]()
         most = min(self.serial, self.options.wave) or self.options.wave
         used = 0
-        for attempt, question in todo:
+        for attempt, sample in todo:
+            question = self._padded(sample)
             wave.append((attempt, question))
             used += question.tokens + question.sample.max_tokens + self._block()
             # the next one may be as long as the longest so far
@@ -98,6 +105,15 @@ class Waves:
         capacity = self.server.info.capacity_tokens
         lower = capacity.get(self.server.info.lower_tier) if self.options.tier in LOWER else None
         return capacity.get("hbm") if lower is None else lower
+
+    def _padded(self, question: Question) -> Question:
+        """Return ``question`` with a tail beyond its whole blocks."""
+        block, context = self._block(), self.server.info.max_context
+        full = context is not None and question.tokens + 1 + question.sample.max_tokens > context
+        if not block or question.tokens % block or question.text is None or full:
+            return question
+        padded = (replace(question, text=pad + question.text, tokens=self.count(pad + question.text)) for pad in _PADS)
+        return next((q for q in padded if q.tokens % block), question)
 
     def _block(self) -> int:
         return self.server.info.block_tokens or 0

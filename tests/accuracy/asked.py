@@ -26,11 +26,12 @@ class Counting:
         for length in task.lengths:
             for index in range(task.samples):
                 own = task.options.get("long", -1) == index
+                text = f"{context.seed} {task.name} {length} {index} " + ("word " * 1000 if own else "")
                 yield Sample(
                     task=task.name,
                     length=length,
                     index=index,
-                    prompt=f"{context.seed} {task.name} {length} {index} " + ("word " * 1000 if own else ""),
+                    prompt=text.ljust(length, "x") if task.options.get("whole") else text,
                     references=("t0",),
                     metric="contains",
                     max_tokens=4,

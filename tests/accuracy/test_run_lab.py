@@ -20,7 +20,7 @@ from kvverify.events_accuracy import CacheReadStated
 from kvverify.lab.serving import Options, running
 from kvverify.report.log import read_events
 from kvverify.verdicts import reasons, verdict_of
-from tests.accuracy.asked import accuracy_run, answers
+from tests.accuracy.asked import accuracy_run, answers, suite
 
 BLOCKS = 96
 FEW = ("--samples", "5", "--concurrency", "2")
@@ -135,3 +135,11 @@ def test_a_wave_that_was_killed_before_its_gate_is_run_again(tmp_path: Path) -> 
     assert len({e.key for e in answers(again)}) == len(answers(again)) == 5
     gates = [e for e in again if isinstance(e, GateEvaluated)]
     assert [e.round for e in gates] == sorted({e.round for e in gates})
+
+
+def test_a_prompt_of_whole_blocks_gets_a_tail(tmp_path: Path) -> None:
+    file = suite(tmp_path, samples=1, lengths="[64, 96, 97]", options="whole = true")
+    with running(Options(hbm_blocks=BLOCKS)) as url:
+        code, events = accuracy_run(tmp_path / "run", [url], file, "--tier", "dram", "--serial", "1")
+    assert (code, reasons(events)) == (0, [])
+    assert sorted(e.sent_tokens for e in answers(events)) == [65, 97, 97]
