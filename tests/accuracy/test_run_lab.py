@@ -15,8 +15,8 @@ pytest.importorskip("httpx2")
 pytest.importorskip("prometheus_client")
 
 from kvverify.cli.main import run
-from kvverify.events import GateEvaluated, RequestAnswered, TierFlushed, Verdict
-from kvverify.events_accuracy import CacheReadStated
+from kvverify.events import GateEvaluated, ProblemMet, RequestAnswered, TierFlushed, Verdict
+from kvverify.events_accuracy import ArmStarted, CacheReadStated
 from kvverify.lab.serving import Options, running
 from kvverify.report.log import read_events
 from kvverify.verdicts import reasons, verdict_of
@@ -143,3 +143,24 @@ def test_a_prompt_of_whole_blocks_gets_a_tail(tmp_path: Path) -> None:
         code, events = accuracy_run(tmp_path / "run", [url], file, "--tier", "dram", "--serial", "1")
     assert (code, reasons(events)) == (0, [])
     assert sorted(e.sent_tokens for e in answers(events)) == [65, 97, 97]
+
+
+def test_conversations_go_through_the_chat_interface(tmp_path: Path) -> None:
+    talking = suite(tmp_path, "tests.accuracy.asked:Talking", samples=2, lengths="[0]")
+    with running(Options(hbm_blocks=BLOCKS)) as url:
+        code, events = accuracy_run(tmp_path / "run", [url], talking)
+        refused, _ = accuracy_run(tmp_path / "tier", [url], talking, "--tier", "hbm")
+    assert (code, refused) == (0, 2)
+    found = answers(events)
+    assert all(e.prompt_tokens == e.sent_tokens > 0 and e.output_tokens == 4 for e in found)
+    assert all(e.format_error and e.score == 0.0 for e in found)  # the lab calls no tools
+    problem = next(e.problem for e in read_events(tmp_path / "tier") if isinstance(e, ProblemMet))
+    assert "conversations cannot be proved to come from a tier" in problem
+
+
+def test_the_chat_template_drops_the_answer_prefix_and_says_so(tmp_path: Path) -> None:
+    with running(Options(hbm_blocks=BLOCKS)) as url:
+        code, events = accuracy_run(tmp_path / "run", [url], "smoke", "--samples", "1", "--template", "chat")
+    assert code == 0
+    arm = next(e for e in events if isinstance(e, ArmStarted))
+    assert (arm.identity["template"], arm.identity["answer_prefix"]) == ("chat", "dropped")
