@@ -33,8 +33,13 @@ class Run:
 
 def kvverify(folder: Path, command: str, url: str, *options: str) -> Run:
     """Run a command against ``url`` into ``folder``; exit code and event log must agree."""
-    words = [sys.executable, "-m", "kvverify", command, "--url", url, "--out", str(folder), *options]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return kvverify_words(folder, command, "--url", url, *options)
+
+
+def kvverify_words(folder: Path, *words: str) -> Run:
+    """Run ``kvverify WORDS --out folder``; exit code and event log must agree."""
+    command = [sys.executable, "-m", "kvverify", *words, "--out", str(folder)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     print(done.stdout)  # pytest shows it with a failure
     events = read_events(folder / "events.ndjson")
     verdict = verdict_of(events)
