@@ -29,19 +29,29 @@ class Served:
 
     def __init__(self, url: str) -> None:
         self._url = server_root(url)
-        key = api_key_from_environment()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._key = key
-        self._http = httpx2.Client(headers=headers, timeout=TIMEOUT_S, **transport_options(self._url))
-        listed = self._json("GET", "/v1/models")
+        self._key = api_key_from_environment()
+        with self._client() as http:
+            listed = self._json(http, "GET", "/v1/models")
         models = listed.get("data") if isinstance(listed, dict) else None
         self._model = models[0].get("id", "") if isinstance(models, list) and models else ""
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenize")
         probe = [self.ids(_PROBE), self.ids(_PROBE, start=True)]
         self.identity = hashlib.sha256(json.dumps(["served", probe]).encode()).hexdigest()
 
     def ids(self, text: str, *, start: bool = False) -> list[int]:
         """Return the token ids of ``text``; ``start`` puts what the model has at the start of a prompt before them."""
+        with self._client() as http:
+            return self._ids(http, text, start=start)
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text, sixteen requests at once."""
+        with self._client() as http, ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tokenize") as threads:
+            return [len(ids) for ids in threads.map(lambda text: self._ids(http, text), texts)]
+
+    def _client(self) -> httpx2.Client:
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        return httpx2.Client(headers=headers, timeout=TIMEOUT_S, **transport_options(self._url))
+
+    def _ids(self, http: httpx2.Client, text: str, *, start: bool = False) -> list[int]:
         if not text and not start:
             return []
         forms: list[dict[str, Any]] = [
@@ -50,20 +60,16 @@ class Served:
         ]
         answer: Any = None
         for form in forms:
-            answer = self._json("POST", "/tokenize", form)
+            answer = self._json(http, "POST", "/tokenize", form)
             tokens = answer.get("tokens") if isinstance(answer, dict) else None
             if isinstance(tokens, list) and tokens and all(type(t) is int for t in tokens):
                 return tokens
         raise ServerProblem(f"POST {self._url}/tokenize: expected token ids, got {str(answer)[:80]!r}")
 
-    def counts(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, sixteen requests at once."""
-        return [len(ids) for ids in self._threads.map(self.ids, texts)]
-
-    def _json(self, method: str, path: str, body: Any = None) -> Any:
+    def _json(self, http: httpx2.Client, method: str, path: str, body: Any = None) -> Any:
         where = f"{method} {self._url}{path}"
         try:
-            response = self._http.request(method, f"{self._url}{path}", json=body)
+            response = http.request(method, f"{self._url}{path}", json=body)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             detail = one_line(str(error), self._key) or type(error).__name__
             raise ServerProblem(f"{where}: no answer ({detail}); is the server up?") from error
