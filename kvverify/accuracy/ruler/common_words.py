@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 
-from kvverify.accuracy.ruler.drawing import Order
+from kvverify.accuracy.ruler.drawing import Order, shuffled
 from kvverify.accuracy.ruler.sizing import Counts, Draft, Question
 from kvverify.accuracy.ruler.templates import COMMON_WORDS as ASKED
 from kvverify.accuracy.ruler.words import WordList, common, english
@@ -43,7 +43,7 @@ class CommonWords:
 
     def draft(self, rng: random.Random, index: int) -> Draft:
         """Return sample ``index``; a unit is a word of the list, however often it comes."""
-        example, order, places = self._solved(rng), rng.getrandbits(64), rng.getrandbits(64)
+        example, order, places = self._solved(rng), rng.getrandbits(64), rng.getrandbits(32)
         counts = self._counts
         fixed = counts.opening(ASKED.head) + counts.of(ASKED.head, ASKED.tail[1:] + ASKED.answer_prefix)
         fixed += counts.once([example.removeprefix(ASKED.head)])[0]
@@ -59,7 +59,7 @@ class CommonWords:
         @lru_cache(maxsize=1)
         def listed(units: int) -> list[str]:
             words = drawn(units).words(units)
-            return mixed(words, self._often, self._seldom, random.Random(places))
+            return mixed(words, self._often, self._seldom, places)
 
         def tokens(units: int) -> int:
             sums = drawn(units).sums(units)
@@ -79,7 +79,7 @@ class CommonWords:
     def _solved(self, rng: random.Random) -> str:
         words, often, seldom = self._example
         drawn = [self._few.words[n] for n in Order(len(self._few.words), rng).first(words)]
-        text = numbered(mixed(drawn, often, seldom, random.Random(rng.getrandbits(64))))
+        text = numbered(mixed(drawn, often, seldom, rng.getrandbits(32)))
         return f"{ASKED.head}{text}{ASKED.tail}{ASKED.answer_prefix} {numbered(drawn[:COMMON])}\n"
 
     @cached_property
@@ -125,8 +125,6 @@ class _Drawn:
         return list(accumulate([self._pool.tokens[n] for n in self._order.first(many)], initial=0))
 
 
-def mixed(words: Sequence[str], often: int, seldom: int, rng: random.Random) -> list[str]:
+def mixed(words: Sequence[str], often: int, seldom: int, seed: int) -> list[str]:
     """Return the first ten words ``often`` times and the others ``seldom`` times, in random order."""
-    listed = list(words[:COMMON]) * often + list(words[COMMON:]) * seldom
-    rng.shuffle(listed)
-    return listed
+    return shuffled(list(words[:COMMON]) * often + list(words[COMMON:]) * seldom, seed)

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from kvverify.accuracy.ruler.drawing import shuffled
 from kvverify.accuracy.ruler.needles import distinct
 from kvverify.accuracy.ruler.sizing import Counts, Draft, Question, TooShort
 from kvverify.accuracy.ruler.templates import FREQUENT_WORDS as ASKED
@@ -45,7 +46,7 @@ class FrequentWords:
         """Return sample ``index``; a unit is a word of the text, in a distribution that is rounded down."""
         names = distinct(lambda: "".join(rng.choices(string.ascii_lowercase, k=LETTERS)), self._vocabulary)
         names[0] = NOISE_WORD
-        places = rng.getrandbits(64)
+        places = rng.getrandbits(32)
         each = np.array(self._counts.once([f" {name}" for name in names]))
         opening, tail = ASKED.head.rstrip(), ASKED.tail[1:] + ASKED.answer_prefix  # a part begins with a space
         fixed = self._counts.opening(opening) + self._counts.of(tail)
@@ -54,8 +55,7 @@ class FrequentWords:
         def listed(units: int) -> list[str]:
             often = frequencies(len(names), units).tolist()
             words = [name for name, times in zip(names, often, strict=True) for _ in range(times)]
-            random.Random(places).shuffle(words)
-            return words
+            return shuffled(words, places)
 
         def tokens(units: int) -> int:
             return fixed + int(frequencies(len(names), units) @ each)

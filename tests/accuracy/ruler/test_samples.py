@@ -188,7 +188,7 @@ def test_several_values_are_asked_in_the_plural_and_one_in_the_singular() -> Non
 GOLDEN = {
     "niah_multikey_3": "11e6c367830ee781",
     "vt": "873f89d977ec30d2",
-    "fwe": "cb4a19c8aca6aaa3",
+    "fwe": "14ad9c5d65bb1657",
     "niah_single_1": "4a0b000a10a5f6ff",
     "niah_single_2": "e772f7f025d4c855",
     "niah_single_3": "498c1769b203bc6d",
@@ -196,7 +196,7 @@ GOLDEN = {
     "niah_multikey_2": "ea84df3e219f43a5",
     "niah_multivalue": "6160732a51f59bf0",
     "niah_multiquery": "5f5da43334a57a04",
-    "cwe": "e677a52d08200665",
+    "cwe": "6622f8fa96169144",
     "qa_1": "4ed61e2608cdf8ff",
     "qa_2": "70bf4162af32bf41",
 }
