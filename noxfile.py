@@ -1,10 +1,11 @@
-"""Sessions: roundtrip (the main job), tests, live, browser, lint, types, minimums, stacks, bench, docs.
+"""Sessions: roundtrip (the main job), tests, live, ray, browser, lint, types, minimums, stacks, bench, docs.
 
     pip install nox
     nox -s roundtrip                                    verify real copy kernels; arguments after -- go to the campaign
     nox -s roundtrip -- --kernel torch --budget 60s
     nox -s tests                                        kvverify's own tests
     nox -s live                                         kvverify against real servers, vLLM and LMCache on the CPU
+    nox -s ray                                          accuracy runs from the workers of a Ray cluster on this machine
     nox -s browser                                      the pages it writes in a real Chromium; --screenshots DIR keeps pictures
     nox -s docs                                         write docs/commands.md again, after a command or option has changed
 
@@ -81,7 +82,7 @@ def tests(session: nox.Session) -> None:
     env = {
         **QUIET,
         "OMP_NUM_THREADS": "1",
-        "KVVERIFY_REQUIRE": "torch,lmcache,vllm,openai,httpx2,prometheus_client,scipy,statsmodels",
+        "KVVERIFY_REQUIRE": "torch,lmcache,vllm,openai,httpx2,prometheus_client,scipy,statsmodels,lm_eval",
     }
     session.run(
         stacks_python(session),
@@ -105,6 +106,18 @@ def live(session: nox.Session) -> None:
     if executed_tests(junit) == 0:
         session.error("no test executed")
     session.log(f"reports and the servers' logs: {runs}")
+
+
+@nox.session
+def ray(session: nox.Session) -> None:
+    """Ask samples from the workers of a Ray cluster that is started here, in an environment of its own."""
+    pins = ["-c", "requirements/stacks.txt", "-c", "requirements/ray.txt"]
+    session.install(*pins, "-e", ".[live,accuracy,lm-eval,ray]", "pytest", "pytest-timeout")
+    junit = Path(session.create_tmp()) / "junit.xml"
+    pytest = ["pytest", "tests/accuracy/test_on_ray.py", "-q", "--timeout", "300", f"--junitxml={junit}"]
+    session.run(*pytest, *session.posargs, env={"KVVERIFY_REQUIRE": "ray,openai,httpx2,prometheus_client,lm_eval"})
+    if executed_tests(junit) == 0 or skipped_tests(junit):
+        session.error("no test executed, or one was skipped; here that is a failure")
 
 
 @nox.session
@@ -194,7 +207,16 @@ def stacks_python(session: nox.Session) -> str:
     if _changed("kvverify", "../pyproject.toml", "stacks.txt", "tools.txt"):
         pins = ["-c", "requirements/stacks.txt", "-c", "requirements/tools.txt"]
         session.run(
-            python, "-m", "pip", "install", "--quiet", *pins, "-e", ".[dev,live,accuracy]", env=QUIET, external=True
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            *pins,
+            "-e",
+            ".[dev,live,accuracy,lm-eval]",
+            env=QUIET,
+            external=True,
         )
         _done("kvverify", "../pyproject.toml", "stacks.txt", "tools.txt")
     return python

@@ -89,6 +89,22 @@ def counter(tokenizer: Tokenizer) -> Callable[[str], int]:
     return lambda text: start + tokenizer.counts([text])[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What came back for a question, its tokens counted anew where that was needed; ``error`` is another than the answer's own."""
+
+    question: Question
+    answer: Answer
+    error: str = ""
+
+
+async def scored(got: Received, endpoint: int) -> SampleAnswered:
+    """Score what was received; in a thread where that takes seconds."""
+    if got.question.sample.metric in BLOCKING:
+        return await asyncio.to_thread(answered, got.question, got.answer, endpoint, error=got.error)
+    return answered(got.question, got.answer, endpoint, error=got.error)
+
+
 @dataclass(slots=True)
 class Asker:
     """Asks samples of one endpoint, number ``endpoint``; ``control`` is for what its server is asked besides."""
@@ -102,19 +118,20 @@ class Asker:
 
     async def ask(self, question: Question) -> SampleAnswered:
         """Return the scored answer, or the error."""
+        return await scored(await self.receive(question), self.endpoint)
+
+    async def receive(self, question: Question) -> Received:
+        """Return the answer as it came; for scoring elsewhere."""
         if question.text is None and question.tokens == UNKNOWN:
             question = Question(question.sample, question.key, None, await self._chat_tokens(question.sample))
         if self.manner.replay:
             first = await self.send(question, 1)
             if first.error:
-                return answered(question, first, self.endpoint)
+                return Received(question, first)
         answer = await self.send(question, question.sample.max_tokens)
         if self.recount and question.text is not None and question.tokens != answer.prompt_tokens and not answer.error:
             question = replace(question, tokens=self.recount(question.text))
-        error = self._not_hit(answer) if self.manner.replay else ""
-        if question.sample.metric in BLOCKING:
-            return await asyncio.to_thread(answered, question, answer, self.endpoint, error=error)
-        return answered(question, answer, self.endpoint, error=error)
+        return Received(question, answer, self._not_hit(answer) if self.manner.replay else "")
 
     def _not_hit(self, answer: Answer) -> str:
         """Return what a replayed answer did not read from the cache, empty where it read all it can."""

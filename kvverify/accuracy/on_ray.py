@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvverify.accuracy.ask import Asker, Manner, Question, answered
+from kvverify.accuracy.ask import Asker, Manner, Question, Received, answered, scored
 from kvverify.accuracy.dispatch import Lane
-from kvverify.errors import EnvironmentProblem, UsageError
+from kvverify.accuracy.scoring import MAKERS
+from kvverify.errors import EnvironmentProblem, KvverifyError, UsageError
 from kvverify.events_accuracy import SampleAnswered
 from kvverify.live.answer import Answer
 from kvverify.live.client import Client
@@ -50,8 +51,10 @@ class Worker:
         self._control = Control(post.url, api_key=post.key)
         self._asker = Asker(client, manner, post.number, self._control)
 
-    async def ask(self, question: Question) -> SampleAnswered:
-        """Return the scored answer, or the error."""
+    async def ask(self, question: Question) -> SampleAnswered | Received:
+        """Return the scored answer, or the error; or what the driver has to score."""
+        if question.sample.metric in MAKERS:
+            return await self._asker.receive(question)
         return await self._asker.ask(question)
 
     async def alive(self) -> bool:
@@ -76,12 +79,16 @@ class Remote:
     async def ask(self, question: Question) -> SampleAnswered:
         """Return what the actor answers; that it is gone is an error of the request."""
         try:
-            event: SampleAnswered = await self.actor.ask.remote(question)
+            got: SampleAnswered | Received = await self.actor.ask.remote(question)
         except self.lost as problem:
+            if isinstance(
+                cause := getattr(problem, "cause", None), KvverifyError
+            ):  # raised there, meant for the user here
+                raise cause from problem
             return answered(
                 question, Answer("", error=f"the Ray worker is gone: {str(problem).splitlines()[0]}"), self.number
             )
-        return event
+        return await scored(got, self.number) if isinstance(got, Received) else got
 
     async def alive(self) -> bool:
         """Do the actor and its endpoint still answer?"""

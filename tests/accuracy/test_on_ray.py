@@ -51,6 +51,17 @@ def test_workers_ask_every_sample_once(cluster: str, tmp_path: Path) -> None:
     assert one.most_active <= 4 >= two.most_active
 
 
+def test_what_only_the_driver_can_score_is_scored_there(cluster: str, tmp_path: Path) -> None:
+    """A worker has not loaded lm-eval's task."""
+    pytest.importorskip("datasets")
+    with stub_server() as server:
+        words = ["--ray", cluster, "--samples", "8", "--concurrency", "2"]
+        code, events = accuracy_run(tmp_path / "run", [server.url], "word-problems", *words)
+    assert (code, reasons(events)) == (0, [])
+    assert sorted(e.index for e in answers(events)) == list(range(8))
+    assert all("exact_match,strict-match" in e.aspects for e in answers(events))
+
+
 def test_a_worker_that_is_killed_loses_no_sample(cluster: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with stub_server(mode="pause") as server, stub_server(mode="pause") as other:
