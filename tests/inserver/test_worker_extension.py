@@ -146,3 +146,22 @@ def test_description() -> None:
     assert described["blocks"] == BLOCKS
     assert described["block_bytes"] == 2 * 4 * 16 * 2 + 3 * 67
     assert described["tensors"][1]["dtype"] == "torch.uint8"
+
+
+def test_a_scramble_overwrites_packed_layers_alone_and_not_the_null_block() -> None:
+    """What the model's own layers hold stays, so that a lower score is the packed cache's."""
+    worker = Worker([blocks_first(0), packed_odd(1)])
+    before = worker.kvverify_digests(list(range(BLOCKS)), by_layer=True)["digests"]
+    told = json.loads(json.dumps(worker.kvverify_scramble()))
+    after = worker.kvverify_digests(list(range(BLOCKS)), by_layer=True)["digests"]
+    assert (told["blocks"], told["scrambled"], told["layers"], told["of"]) == (BLOCKS - 1, BLOCKS - 1, 1, 2)
+    assert [one[0] == other[0] for one, other in zip(before, after, strict=True)] == [True] * BLOCKS
+    assert [one[1] == other[1] for one, other in zip(before, after, strict=True)] == [True] + [False] * (BLOCKS - 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_scramble_overwrites_all_layers_where_none_is_packed(layout: Layout) -> None:
+    worker = Worker([layout(0), layout(1)])
+    told = worker.kvverify_scramble()
+    assert (told["scrambled"], told["layers"]) == (BLOCKS - 1, 2)
+    assert worker.kvverify_poisoned()["poisoned"] == BLOCKS - 1
