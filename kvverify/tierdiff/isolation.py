@@ -14,14 +14,16 @@ from kvverify.live.gate import PARTIAL, evaluate, total
 from kvverify.live.prompts import LEAST_UNITS, Tokenizer, equal_length
 from kvverify.stats.rare import excluded_rate
 from kvverify.tierdiff.server import Item, Server
-from kvverify.tierdiff.sessions import Session, early_sessions, examine, secret_sessions
+from kvverify.tierdiff.sessions import Session, certain, early_sessions, examine, secret_sessions
 
 ANSWER_TOKENS = 16  # of a secret of eight digits, whatever the tokenizer makes of it
 _EARLY_ROUNDS, _EARLY_SESSIONS = 3, 8
 _CANARY_TOKENS = 320  # a story and its question, even where a token is a byte
 _LEAST_TOKENS = 64  # of the shared prefix; twice that of each session's own part
-_CANDIDATES = 4  # for each session: a weak model answers some of them rightly, and only those are worth something
-_PASSES = 2  # from HBM, all at once, with a right answer in each: what flips by itself shows nothing of the tier
+_CANDIDATES = 8  # for each session: a weak model answers some of them rightly, and only those are worth something
+_PASSES = (
+    2  # from HBM, all at once, with a right and certain answer in each: what flips by itself shows nothing of the tier
+)
 
 Done = frozenset[tuple[str, int]]  # (session, round) of an earlier run
 
@@ -164,7 +166,11 @@ class Isolation:
         if not gate.satisfied:
             return set()
         pairs = zip(wave, answers, strict=True)
-        return {s.name for s, answer in pairs if not answer.error and examine(answer.text, s, wave).right}
+        return {
+            s.name
+            for s, answer in pairs
+            if not answer.error and examine(answer.text, s, wave).right and certain(answer, s.secret)
+        }
 
     async def _ask_all(self, arm: str, sessions: Sequence[Session]) -> list[Answer]:
         """Send all sessions' prompts at once."""

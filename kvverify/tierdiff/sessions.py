@@ -7,16 +7,21 @@ damaged block at any place costs some session its answer.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from kvverify.live.answer import Answer
 from kvverify.live.prompt import Prompt
 
 Tokenize = Callable[[str, bool], Awaitable[list[int]]]  # text, with special tokens -> ids
 
 _KEY = "secret code:"
+_CERTAIN = (
+    0.6  # the runner-up then has 0.4 at most; batches moved probabilities of a 4-bit cache by up to 0.1 (results/h200)
+)
 _DIGITS, _TRACE = 8, 6  # digits of a secret; as many of them betray it
 _WORDS = (
     "river",
@@ -152,6 +157,22 @@ async def _filled(tokenize: Tokenize, chance: random.Random, tokens: int, *, spe
         return []
     ids = await tokenize("".join(f" {chance.choice(_WORDS)}" for _ in range(tokens + 8)), special)
     return ids[:tokens]
+
+
+def certain(answer: Answer, secret: str) -> bool:
+    """Was no token of ``secret`` at the beginning of the answer a toss-up?
+
+    A token with more than half of the probability has no near rival. Two that are almost equal change places with whoever shares
+    the batch, which is no fault of a cache.
+    """
+    text = ""
+    for part, logprob in zip(answer.texts, answer.logprobs, strict=True):
+        if secret in text:
+            break
+        if math.exp(logprob) < _CERTAIN:
+            return False
+        text += part
+    return True
 
 
 def examine(text: str, session: Session, others: Sequence[Session]) -> Found:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvverify.live.answer import Answer
 from kvverify.live.engine import Evidence, Expected
 from kvverify.live.prompt import Prompt
 from kvverify.tierdiff.isolation import measured, waves, without_shared
-from kvverify.tierdiff.sessions import Session, early_sessions, examine, secret_sessions
+from kvverify.tierdiff.sessions import Session, certain, early_sessions, examine, secret_sessions
 
 
 async def by_bytes(text: str, special: bool) -> list[int]:
@@ -138,3 +140,14 @@ def test_what_is_left_of_an_expectation_when_hbm_held_the_prefix() -> None:
 def test_nothing_measured_excludes_nothing() -> None:
     """No answers, no rate."""
     assert measured([]).excluded_rate == -1.0
+
+
+def test_a_secret_is_certain_where_none_of_its_tokens_is_a_toss_up() -> None:
+    """What follows the secret does not count, what stands before it does."""
+
+    def answer(*parts: tuple[str, float]) -> Answer:
+        return Answer("h", texts=tuple(t for t, _ in parts), logprobs=tuple(math.log(p) for _, p in parts))
+
+    assert certain(answer((" 12", 0.9), ("34", 0.61), (" and", 0.1)), "1234")
+    assert not certain(answer((" 12", 0.9), ("34", 0.59)), "1234")
+    assert not certain(answer((" well", 0.3), (" 1234", 0.9)), "1234")
