@@ -11,7 +11,7 @@ from kvverify.accuracy.items.words import CHINESE_GOODS, CHINESE_PLACES, CITIES,
 from kvverify.accuracy.sample import Sample
 
 _MAX_TOKENS = 32
-_LEAST = 8  # units
+_LEAST = 4  # units
 _COLUMNS = ("order", "city", "item", "units", "price")
 _PLACES = ("start", "middle", "end")
 
