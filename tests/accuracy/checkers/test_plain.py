@@ -81,6 +81,14 @@ def test_exact(text: str) -> None:
     assert score(asked("exact", text.upper(), details={"ignore_case": True}), text.upper().casefold()).value == 1.0
 
 
+def test_what_comes_after_a_stop_sequence_does_not_count() -> None:
+    """A server that ignored ``stop`` made every exact copy wrong."""
+    sample = asked("exact", "A1 B2", stop=("\n", "##"))
+    assert score(sample, "A1 B2\n### list\nC3").value == 1.0
+    assert score(sample, "A1 B2 ## C3\n").value == 1.0
+    assert score(sample, "A1 B2 C3\n").value == 0.0
+
+
 def test_contains_wants_all_or_any_and_nothing_that_is_excluded() -> None:
     both = asked("contains", "Lyon", "42")
     assert score(both, "42 units in LYON.").value == 1.0
