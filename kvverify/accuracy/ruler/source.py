@@ -15,7 +15,7 @@ from kvverify.errors import UsageError, nearest
 
 VERSION = "1"  # of the construction: another one makes other samples of the same seed
 LENGTHS = (4096, 8192, 16_384, 32_768, 65_536, 131_072)
-EVERY = 16  # samples of which one is counted as a whole, and the first eight
+FIRST, EVERY = 8, 50  # samples that are counted as a whole: so many first ones, and one of so many after
 SAMPLES = 500  # of a task and length, where a suite names no number
 
 
@@ -123,7 +123,7 @@ class _Batch:
     def _receipt(self, maker: Maker, sizer: Sizer, index: int) -> Receipt:
         draft = maker.draft(self._generator(index), index)
         try:
-            units, tokens = sizer.size(draft, check=index < EVERY // 2 or index % EVERY == 0)
+            units, tokens = sizer.size(draft, check=index < FIRST or index % EVERY == 0)
         except TooShort as error:
             raise self._too_short(error.needed, index) from error
         receipt = Receipt(index, units, tokens + self.context.reserve, "")
