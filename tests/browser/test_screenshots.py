@@ -34,7 +34,7 @@ def test_a_screenshot_shows_something_and_is_small(
         if at:
             tab.evaluate(f"document.querySelector({at!r}).scrollIntoView()")
         image = tab.screenshot()
-    folder = pytestconfig.getoption("--screenshots") or tmp_path
+    folder = pytestconfig.getoption("--screenshots", None) or tmp_path
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.png").write_bytes(image)
     assert len(image) < MOST_BYTES

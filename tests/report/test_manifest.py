@@ -256,3 +256,25 @@ def test_json_says_what_was_found(folder: Path, capsys: pytest.CaptureFixture[st
     assert (document["verdict"], document["exit_code"], document["files"]) == ("FAIL", 1, 7)
     assert [f["file"] for f in document["findings"]] == ["signoff.md"]
     assert document["manifest_sha256"] == json.loads((folder / "manifest.json").read_text())["sha256"]
+
+
+def test_one_byte_of_the_h200_logs_changed_after_the_sign_off_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = Path(__file__).parents[2] / "results" / "h200"
+    runs = [tmp_path / name for name in ("roundtrip", "selftest")]
+    for run in runs:
+        shutil.copytree(results / run.name, run)
+    home = tmp_path / "signoff"
+    assert kvverify(["report", *map(str, runs), "--policy", "release", "--out", str(home)]) == 1  # it holds findings
+    assert kvverify(["verify-report", str(home / "signoff.html")]) == 0
+    log = runs[0] / "events.ndjson"
+    content = bytearray(log.read_bytes())
+    at = content.index(b'"compared_bytes": ') + len(b'"compared_bytes": ')
+    content[at] ^= 1  # another digit: the log stays valid
+    log.write_bytes(content)
+    capsys.readouterr()
+    assert kvverify(["verify-report", str(home / "signoff.html")]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL: ../roundtrip/events.ndjson: changed: " in out
+    assert out.count("FAIL: ") == 2  # the file and the verdict
