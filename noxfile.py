@@ -234,7 +234,7 @@ def live_python(session: nox.Session) -> str:
         unwanted = ["torchvision", "torchaudio", "torchcodec"]
         session.run(python, "-m", "pip", "uninstall", "--quiet", "--yes", *unwanted, env=QUIET, external=True)
         session.run(*pip, "--no-deps", "-r", "requirements/live-no-deps.txt", env=QUIET, external=True)
-        session.run(*pip, "-c", "requirements/live.txt", "-e", ".", env=QUIET, external=True)
+        session.run(*pip, "-c", "requirements/live.txt", "-e", ".[accuracy]", env=QUIET, external=True)
         session.run(python, "tests/live/real/checkpoint.py", str(LIVE / "smollm2"), env=QUIET, external=True)
         _done("live", *files, folder=LIVE)
     return python
