@@ -14,7 +14,7 @@ from kvverify.accuracy.ruler.templates import MANY_VALUES, NEEDLE, NOISE, ONE_VA
 from kvverify.accuracy.ruler.words import adjectives, nouns
 
 DEPTHS = tuple(round(100 * n / 39) for n in range(40))  # percent of the haystack's sentences
-PROBED_LINES = 64  # whose mean tells how many lines a budget may hold
+PROBED_LINES = 256  # whose mean tells, within half a percent, how many lines a budget may hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class AmongNeedles:
             return asked.question("\n".join(inserted(lines.first(units), asked.needles, random.Random(places))))
 
         def most() -> int:
-            return int(1.05 * self._budget * PROBED_LINES / lines.tokens(PROBED_LINES)) + PROBED_LINES
+            return int(1.02 * self._budget * PROBED_LINES / lines.tokens(PROBED_LINES)) + 8
 
         return Draft(lambda n: fixed + lines.tokens(n), write, len(asked.needles), most)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from kvverify.accuracy.dataset import Dataset, Receipt
-from kvverify.accuracy.ruler.sizing import Counts, NotAdditive, Sizer, TooShort, generator
+from kvverify.accuracy.ruler.sizing import Counts, NotAdditive, Question, Sizer, TooShort, generator
 from kvverify.accuracy.ruler.tasks import TASKS, Maker, Materials, RulerTask
 from kvverify.accuracy.sample import Sample
 from kvverify.accuracy.source import SourceContext, TaskSpec
@@ -16,6 +16,7 @@ from kvverify.errors import UsageError, nearest
 VERSION = "1"  # of the construction: another one makes other samples of the same seed
 LENGTHS = (4096, 8192, 16_384, 32_768, 65_536, 131_072)
 FIRST, EVERY = 8, 50  # samples that are counted as a whole: so many first ones, and one of so many after
+KEPT = 100_000_000  # characters of samples just made that are yielded as they are; later ones are written once more
 SAMPLES = 500  # of a task and length, where a suite names no number
 
 
@@ -77,6 +78,7 @@ class _Batch:
     task: TaskSpec
     context: SourceContext
     materials: Materials
+    fresh: dict[int, Sample] = field(default_factory=dict)  # just made, by index
 
     def samples(self) -> Iterator[Sample]:
         try:
@@ -94,12 +96,12 @@ class _Batch:
             receipts = self._receipts(maker, wanted, receipts)
             dataset.save(receipts)
         for receipt in receipts[:wanted]:
-            sample = self._sample(maker, receipt)
+            sample = self._made(maker, receipt)
             if sample.key != receipt.key:
                 dataset.note_damage(f"sample {receipt.index} is another one now")
                 remade = self._receipts(maker, wanted, [])
                 dataset.save(remade)
-                yield from (self._sample(maker, again) for again in remade[receipt.index :])
+                yield from (self._made(maker, again) for again in remade[receipt.index : wanted])
                 return
             yield sample
 
@@ -118,6 +120,7 @@ class _Batch:
                 return [*had, *(self._receipt(maker, sizer, index) for index in range(len(had), wanted))]
             except NotAdditive:
                 had = []
+                self.fresh.clear()
         raise AssertionError("whole counts are never sums")
 
     def _receipt(self, maker: Maker, sizer: Sizer, index: int) -> Receipt:
@@ -127,7 +130,10 @@ class _Batch:
         except TooShort as error:
             raise self._too_short(error.needed, index) from error
         receipt = Receipt(index, units, tokens + self.context.reserve, "")
-        return Receipt(index, units, receipt.tokens, self._sample(maker, receipt).key)
+        sample = self._sample(receipt, draft.write(units))
+        if (index + 1) * len(sample.prompt) <= KEPT:  # samples of one task and length are of like size
+            self.fresh[index] = sample
+        return replace(receipt, key=sample.key)
 
     def _too_short(self, needed: int, index: int = 0) -> UsageError:
         return UsageError(
@@ -136,8 +142,14 @@ class _Batch:
             f"the template; take a longer length"
         )
 
-    def _sample(self, maker: Maker, receipt: Receipt) -> Sample:
-        question = maker.draft(self._generator(receipt.index), receipt.index).write(receipt.units)
+    def _made(self, maker: Maker, receipt: Receipt) -> Sample:
+        """Return the sample of a receipt: as it was just made, or written again."""
+        if receipt.index in self.fresh:
+            return self.fresh.pop(receipt.index)
+        draft = maker.draft(self._generator(receipt.index), receipt.index)
+        return self._sample(receipt, draft.write(receipt.units))
+
+    def _sample(self, receipt: Receipt, question: Question) -> Sample:
         return Sample(
             task=self.task.name,
             length=self.materials.length,
