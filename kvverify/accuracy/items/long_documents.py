@@ -54,7 +54,7 @@ def table(draw: Draw) -> Sample:
         name = _COLUMNS[column]
         return (
             f"{head}{''.join(rows)}\nWhat stands in the column {name} of order {order}? Answer with that cell alone.\n",
-            f"The {name} of order {order}:",
+            f"The {name} of order {order} is",
         )
 
     rows = fitting(draw, row, lambda r: "".join(prompt(r)), max_tokens=_MAX_TOKENS, least=_LEAST)

@@ -113,6 +113,13 @@ def test_the_shipped_files_are_right_and_no_question_stands_there_twice(name: st
     assert len({line.id for line in lines}) == len(lines)
 
 
+def test_no_harmless_request_holds_what_shows_that_it_was_answered() -> None:
+    """An answer that only repeats the request is none."""
+    for line in read_lines(shipped("items") / "harmless.jsonl")[0]:
+        assert [word for word in line.references if word.casefold() in line.prompt.casefold()] == []
+        assert line.metric == "answered"
+
+
 def test_a_subset_by_baseline_score_is_chosen_and_recorded(tmp_path: Path) -> None:
     file = write(tmp_path / "mine.jsonl", *({**LINE, "prompt": f"{n} + 2?"} for n in range(6)))
     run = tmp_path / "run"
