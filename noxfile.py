@@ -82,7 +82,7 @@ def tests(session: nox.Session) -> None:
     env = {
         **QUIET,
         "OMP_NUM_THREADS": "1",
-        "KVVERIFY_REQUIRE": "torch,lmcache,vllm,openai,httpx2,prometheus_client,scipy,jsonschema,statsmodels,lm_eval",
+        "KVVERIFY_REQUIRE": "torch,lmcache,vllm,openai,httpx2,prometheus_client,scipy,jsonschema,statsmodels,lm_eval,tokenizers,wonderwords",
     }
     session.run(
         stacks_python(session),
