@@ -18,7 +18,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-NEEDED = ("kvverify", "requirements", "noxfile.py", "pyproject.toml", "README.md", "LICENSE")
+NEEDED = ("kvverify", "evals", "requirements", "noxfile.py", "pyproject.toml", "README.md", "LICENSE")
 FORBIDDEN = ("torch", "vllm", "lmcache", "triton", "numpy")
 
 # the real torch, with a GPU that it does not have
