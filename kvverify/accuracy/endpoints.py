@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvverify.accuracy.arm_identity import of_server
-from kvverify.accuracy.options import AccuracyOptions
+from kvverify.accuracy.options import LOWER, AccuracyOptions
 from kvverify.errors import KvverifyError
 from kvverify.live.control import Control, ServerProblem
 from kvverify.live.engine import Evidence
@@ -67,6 +67,7 @@ async def open_all(options: AccuracyOptions, seed: int, emit: Emit, stack: Async
         to = Connection(
             url=url,
             engine=options.engine,
+            tier=options.tier if options.tier in LOWER else None,
             concurrency=options.concurrency,
             shared=options.shared,
             model=options.model,

@@ -25,6 +25,11 @@ ARMS = 10  # passes over all requests that are shown as progress
 @click.command("tier-diff")
 @click.option("--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY.")
 @engine_option
+@click.option(
+    "--tier",
+    type=click.Choice(["dram", "disk"]),
+    help="Which lower tier, where the engine has several (LMCache's L2 is disk); else its usual one.",
+)
 @click.option("--requests", type=click.IntRange(1), default=16, show_default=True, metavar="N", help="Prompts a round.")
 @click.option(
     "--rounds", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="With new prompts each."

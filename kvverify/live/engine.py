@@ -27,7 +27,7 @@ class EngineInfo:
     ``block_tokens`` is the engine's own block, ``hit_tokens`` the unit in which the lower tier is hit (a multiple of it, such as
     LMCache's chunk). ``capacity_tokens`` maps tiers to what they hold. ``kv_layers`` are (KV format, heads of one rank, head
     size) of each layer where they are known, for exact bytes. ``options`` are effective settings as the server tells them, for
-    the report and the doctor.
+    the report and the doctor. ``tiers_between`` lie between HBM and the lower tier, and must be empty for a hit below them.
     """
 
     engine: str  # the adapter's name
@@ -38,6 +38,7 @@ class EngineInfo:
     hit_tokens: int | None = None
     capacity_tokens: dict[str, int] = field(default_factory=dict)
     lower_tier: str = "dram"  # the tier that hits come from when HBM is empty
+    tiers_between: tuple[str, ...] = ()
     ranks: int = 1
     kv_layers: tuple[tuple[str, int, int], ...] = ()
     dev_endpoints: tuple[str, ...] = ()

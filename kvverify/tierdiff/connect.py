@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from kvverify.errors import UsageError
 from kvverify.events import EngineDescribed
 from kvverify.live.client import Client
 from kvverify.live.control import Control
@@ -20,10 +21,11 @@ KNOW_SALTS = ("vllm", "lab")  # engines, by the beginning of their adapters' nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How to reach a server. ``salt``: a ``cache_salt`` of this run; ``shared``: other clients may use it as well."""
+    """How to reach a server. ``tier``: the lower tier to test, of an engine that has several. ``salt``: a ``cache_salt`` of this run; ``shared``: other clients may use it as well."""
 
     url: str
     engine: str = "auto"
+    tier: str | None = None
     concurrency: int = 1
     salt: bool = False
     shared: bool = False
@@ -41,12 +43,16 @@ async def connect(to: Connection, seed: int, emit: Emit) -> AsyncIterator[Server
 
     Raises:
         ServerProblem: nothing answers, or nobody knows what does.
-        UsageError: no such engine or model.
+        UsageError: no such engine or model, or the engine does not serve from the tier that is asked for.
     """
-    told = EngineOptions(model_config=to.model, lmcache_url=to.lmcache_url, settle_interval_s=to.settle_s)
+    told = EngineOptions(model_config=to.model, lmcache_url=to.lmcache_url, tier=to.tier, settle_interval_s=to.settle_s)
     engine = await find(to.url, to.engine, told)
     try:
         info = await engine.describe()
+        if to.tier not in (None, info.lower_tier):
+            raise UsageError(
+                f"--tier {to.tier}: {info.engine} at {to.url} serves from {info.lower_tier} when HBM is empty"
+            )
         async with (
             Client(to.url, info.model, timeout_s=to.timeout_s, concurrency=to.concurrency) as client,
             Control(to.url) as control,

@@ -18,13 +18,14 @@ MOST_REQUESTS = 200_000  # of a run, all rounds
 class TierDiffOptions:
     """``requests`` are prompts of one round, each new in every round; the first ``long_requests`` generate at least 256 tokens.
 
-    ``prompt_tokens`` is the length of all prompts, in place of lengths at which all tiers hit alike.
+    ``tier`` is the lower tier to test, of an engine that has several. ``prompt_tokens`` is the length of all prompts, in place of lengths at which all tiers hit alike.
     ``concurrency`` is the number in flight in the concurrent arms; 1 leaves them out. ``salt``: a ``cache_salt`` of this run.
     ``shared``: other clients may use the server. ``model`` and ``lmcache_url`` are for the engine adapter.
     """
 
     url: str
     engine: str = "auto"
+    tier: str | None = None
     requests: int = 16
     rounds: int = 1
     concurrency: int = 4

@@ -121,16 +121,19 @@ def _arms(options: TierDiffOptions, info: EngineInfo, *, by_ids: bool) -> tuple[
     """Return the arms that this server allows and why others are left out."""
     hbm, lower = info.capacity_tokens.get("hbm"), info.capacity_tokens.get(info.lower_tier)
     notes = []
+    above = ", ".join(info.tiers_between)
     starved = hbm is not None and (lower is None or lower >= SHARE * hbm)
     if not starved:
         room = f"HBM holds {hbm} tokens, {info.lower_tier} {lower}"
         notes.append(f"arm starved left out: {room}; fillers would push the prompts out of both")
-    if not by_ids:
+    if above:
+        notes.append(f"arm partial left out: the first part of a prompt would stay in {above}")
+    elif not by_ids:
         notes.append("arm partial left out: without /tokenize the first part of a prompt has no exact length")
     concurrent = options.concurrency > 1 and options.requests > 1
     if not concurrent:
         notes.append("concurrent arms left out: one request at a time was asked for")
-    return planned(info.lower_tier, partial=by_ids, starved=starved, concurrent=concurrent), notes
+    return planned(info.lower_tier, partial=by_ids and not above, starved=starved, concurrent=concurrent), notes
 
 
 def _waves(options: TierDiffOptions, lengths: Sequence[int], info: EngineInfo) -> list[list[int]]:

@@ -172,13 +172,28 @@ class Server:
             poison = await self._poison(notes)
         if not poison:
             poison = await self.fill_over(notes)
+        if not await self._empty_between(notes):
+            poison = ""
         before = await self.engine.evidence()
         await self.ask("canary", canary)
-        hits = (await self.engine.evidence()).since(before).hbm_hit_tokens
-        proof = "a prompt that HBM held before hit 0 tokens there" if hits == 0 else ""
+        counted = (await self.engine.evidence()).since(before)
+        tiers = ("hbm", *self.info.tiers_between)
+        hits = [getattr(counted, f"{tier}_hit_tokens") for tier in tiers]
+        none = None not in hits and not any(hits)
+        proof = f"a prompt that {' and '.join(tiers)} held before hit 0 tokens there" if none else ""
         how = poison or f"not overwritten: {'; '.join(notes)}"
         self.emit(TierFlushed(tier="hbm", claimed=claimed, proof=proof, poison=poison, detail="" if poison else how))
         return bool(poison)
+
+    async def _empty_between(self, notes: list[str]) -> bool:
+        """Empty the tiers between HBM and the lower one; last of all, since fillers go through them."""
+        for tier in self.info.tiers_between:
+            try:
+                await self.engine.flush(tier)
+            except FlushFailed as problem:
+                notes.append(str(problem))
+                return False
+        return True
 
     async def flush_and_poison(self) -> bool:
         """Empty and overwrite HBM through the engine's own means alone; False where it has none."""

@@ -58,6 +58,10 @@ def test_what_is_left_out_is_said() -> None:
     assert arms[-1] == "dram-concurrent"
     assert {"starved", "partial"} <= set(arms)
     assert notes == []
+    below = EngineInfo("e", "m", lower_tier="disk", tiers_between=("dram",), capacity_tokens={"hbm": 1000})
+    arms, notes = _arms(TierDiffOptions(url="u"), below, by_ids=True)
+    assert "partial" not in arms
+    assert notes == ["arm partial left out: the first part of a prompt would stay in dram"]
 
 
 def compared(request: int, arm: str = "dram", *, base: str = "hbm", difference: float = 0.0) -> ReplayCompared:

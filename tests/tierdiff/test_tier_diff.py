@@ -224,3 +224,13 @@ def test_prompts_of_a_given_length(tmp_path: Path) -> None:
     assert code == 3
     assert not of_arm(events, "hbm")
     assert any("--prompt-tokens 100000 and answers of 4 are beyond the context" in r.text for r in reasons(events))
+
+
+def test_a_tier_that_the_engine_does_not_serve_from_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(Options(hbm_blocks=BLOCKS)) as url:
+        code, events = tier_diff(url, tmp_path / "run", "--tier", "disk", requests=1)
+    assert code == 2
+    assert any(f"--tier disk: lab at {url} serves from dram when HBM is empty" in r.text for r in reasons(events))
+    assert not of_arm(events, "cold")

@@ -142,9 +142,13 @@ def counters(metrics: Metrics) -> LmcacheCounters:
 
 
 def stores_under_way(metrics: Metrics) -> int:
-    """Return the stores submitted and not finished; 0 where the server does not count them (LMCache 0.5.3)."""
-    submitted, finished = (metrics.total(f"lmcache_mp_num_{word}_stores") for word in ("submitted", "finished"))
-    return round((submitted or 0) - (finished or 0)) if submitted is not None else 0
+    """Return what was submitted and is not finished, stores into L1 and objects into L2; 0 where neither is counted (LMCache 0.5.3)."""
+    both = (
+        ("lmcache_mp_num_submitted_stores", "lmcache_mp_num_finished_stores"),
+        ("lmcache_mp_l2_store_submitted_objects", "lmcache_mp_l2_store_completed_objects"),
+    )
+    left = [(metrics.total(begun), metrics.total(done)) for begun, done in both]
+    return sum(round(begun - (done or 0)) for begun, done in left if begun is not None)
 
 
 def http_url(extra: Mapping[str, Any], engine_host: str) -> str:

@@ -72,6 +72,7 @@ class Vllm:
             hit_tokens=self.hit_tokens(facts),
             capacity_tokens={tier: tokens for tier, tokens in capacity.items() if tokens is not None},
             lower_tier=self.lower_tier(facts),
+            tiers_between=self.tiers_between(facts),
             ranks=facts.world_size,
             kv_layers=self.geometry.layers if self.geometry else (),
             dev_endpoints=DEV_ENDPOINTS if facts.dev_mode else (),
@@ -99,6 +100,10 @@ class Vllm:
     def lower_tier(self, facts: ServerFacts) -> str:
         """Return the tier that hits come from when HBM is empty."""
         return "dram"
+
+    def tiers_between(self, facts: ServerFacts) -> tuple[str, ...]:
+        """Return the tiers above the lower tier that must be emptied beside HBM."""
+        return ()
 
     def more_notes(self, facts: ServerFacts) -> list[str]:
         """Return what else the report must say."""

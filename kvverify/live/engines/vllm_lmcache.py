@@ -73,6 +73,14 @@ class VllmLmcache(Vllm):
             return
         self.lmcache = found
 
+    def lower_tier(self, facts: ServerFacts) -> str:
+        """Return disk where the user asks for LMCache's L2 and there is one, else dram, its L1."""
+        return "disk" if self.options.tier == "disk" and self.lmcache and self.lmcache.l2_adapters else "dram"
+
+    def tiers_between(self, facts: ServerFacts) -> tuple[str, ...]:
+        """Return L1's tier where L2 is tested: a hit goes to L1 first."""
+        return ("dram",) if self.lower_tier(facts) == "disk" else ()
+
     def more_notes(self, facts: ServerFacts) -> list[str]:
         """Say what is missing, and what LMCache 0.5.3 cannot tell."""
         notes = [self._problem] if self._problem else []

@@ -169,6 +169,27 @@ def test_settings_of_both_are_in_the_description() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("wanted", "l2", "lower", "between"),
+    [
+        (None, True, "dram", ()),
+        ("dram", True, "dram", ()),
+        ("disk", True, "disk", ("dram",)),
+        ("disk", False, "dram", ()),
+    ],
+)
+def test_the_tier_that_is_asked_for_is_tested_where_there_is_one(
+    wanted: str | None, l2: bool, lower: str, between: tuple[str, ...]
+) -> None:
+    async def run() -> None:
+        with pair(l2=l2) as both:
+            async with opened(VllmLmcache, both.url, dataclasses.replace(both.options, tier=wanted)) as engine:
+                assert engine.info is not None
+                assert (engine.info.lower_tier, engine.info.tiers_between) == (lower, between)
+
+    asyncio.run(run())
+
+
 def test_engines_that_share_the_server_are_told_one_by_one() -> None:
     async def run() -> None:
         with pair() as both:

@@ -68,13 +68,17 @@ def vllm(
 
 
 @contextmanager
-def lmcache(log: Path, **environment: str) -> Iterator[tuple[int, str]]:
-    """Start LMCache's server with a DRAM tier of 1 GB; yield the port for the connector and the URL of its HTTP side."""
+def lmcache(log: Path, *, l2: Mapping[str, Any] | None = None, **environment: str) -> Iterator[tuple[int, str]]:
+    """Start LMCache's server with a DRAM tier of 1 GB; yield the port for the connector and the URL of its HTTP side.
+
+    ``l2`` are the options of a tier behind it.
+    """
     port, http = free_port(), free_port()
     serve = [
         *(str(Path(sys.executable).parent / "lmcache"), "server", "--host", "127.0.0.1", "--port", str(port)),
         *("--http-host", "127.0.0.1", "--http-port", str(http), "--chunk-size", str(CHUNK)),
         *("--l1-size-gb", "1", "--eviction-policy", "LRU", "--supported-transfer-mode", "auto"),
+        *(("--l2-adapter", json.dumps(l2)) if l2 else ()),
     ]
     with running(serve, environment, log, f"http://127.0.0.1:{http}/healthcheck"):
         yield port, f"http://127.0.0.1:{http}"

@@ -21,7 +21,7 @@ def skipping_stack(
     """vLLM with an LMCache server that does the copies itself, and does none while the third value, a file, exists."""
     skipped = tmp_path_factory.mktemp("skipped") / "copies"
     patch = {"PYTHONPATH": str(HERE / "skip_copies"), "KVVERIFY_SKIPPED": str(skipped)}
-    with lmcache(runs / "lmcache-skipping.log", **patch) as (port, http):
+    with lmcache(runs / "lmcache-skipping.log", l2=None, **patch) as (port, http):
         extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": port}
         extra |= {"lmcache.mp.mp_transfer_mode": "lmcache_driven"}
         connector = {"kv_connector": "LMCacheMPConnector", "kv_connector_extra_config": extra}
