@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
 
 from kvverify.accuracy.arm import CANDIDATE_ROLES, Arm, arm_of
 from kvverify.accuracy.difference import CLUSTERED_T, Claim, bootstrap, estimate, strata_mean, table
@@ -24,6 +22,7 @@ from kvverify.accuracy.size import size_of
 from kvverify.errors import UsageError
 from kvverify.events import Event
 from kvverify.events_accuracy import ArmsPaired, DifferenceMeasured, FlipsMeasured
+from kvverify.logged_options import LoggedOptions
 from kvverify.stats.bootstrap import DRAWS
 from kvverify.stats.flips import excess_flips
 from kvverify.stats.holm import holm
@@ -35,7 +34,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparePlan:
+class ComparePlan(LoggedOptions):
     """Which runs are compared in which role, and what is tested. ``margin`` is in points, ``vary`` names the variables under test."""
 
     base: str
@@ -55,24 +54,6 @@ class ComparePlan:
         again = [("again", self.again)] if self.again is not None else []
         several = (("candidate", self.runs), ("tier", self.tier), ("control", self.control))
         return [("base", self.base), *again, *((role, path) for role, paths in several for path in paths)]
-
-    @classmethod
-    def from_log(cls, values: Mapping[str, Any]) -> Self:
-        """Return the plan that :meth:`to_log` wrote.
-
-        Raises:
-            UsageError: it is of another command or version.
-        """
-        names = {f.name for f in dataclasses.fields(cls)}
-        if set(values) != names:
-            odd = ", ".join(sorted(names ^ set(values)))
-            raise UsageError(f"the run to resume was made with other options ({odd}); start a new one")
-        several = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
-        return cls(**{**values, **several})
-
-    def to_log(self) -> dict[str, Any]:
-        """Return the plan as the event log keeps it."""
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}
 
 
 def read_arms(plan: ComparePlan, read: Callable[[Path], tuple[Sequence[Event], str]]) -> list[Arm]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 from kvverify.errors import UsageError
+from kvverify.logged_options import LoggedOptions
 
 PLAIN, HBM, DRAM, DISK = TIERS = ("none", "hbm", "dram", "disk")
 LOWER = (DRAM, DISK)
@@ -16,7 +14,7 @@ CONTROLS = ("none", SCRAMBLE, RAW_KV)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccuracyOptions:
+class AccuracyOptions(LoggedOptions):
     """``urls`` serve the same model in the same way, under the name ``served``. ``label`` names the arm.
 
     ``samples``, ``lengths``, ``tasks`` and ``template``, None or empty, are the suite's. ``concurrency`` is the number in flight
@@ -86,21 +84,3 @@ class AccuracyOptions:
     def waves(self) -> bool:
         """Do samples go through passes, with a gate on each?"""
         return self.tier != PLAIN or self.control == SCRAMBLE
-
-    @classmethod
-    def from_log(cls, values: Mapping[str, Any]) -> Self:
-        """Return the options that :meth:`to_log` wrote.
-
-        Raises:
-            UsageError: they are of another command or version.
-        """
-        names = {f.name for f in dataclasses.fields(cls)}
-        if set(values) != names:
-            odd = ", ".join(sorted(names ^ set(values)))
-            raise UsageError(f"the run to resume was made with other options ({odd}); start a new one")
-        several = {name: tuple(values[name]) for name in ("urls", "lengths", "tasks")}
-        return cls(**{**values, **several})
-
-    def to_log(self) -> dict[str, Any]:
-        """Return the options as the event log keeps them."""
-        return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(self).items()}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Self
 
-from kvverify.errors import KvverifyError, UsageError
+from kvverify.errors import KvverifyError
 from kvverify.events import Event, GateEvaluated, ProblemMet, RunStarted, SessionChecked
 from kvverify.live.client import Client
 from kvverify.live.control import Control
 from kvverify.live.prompts import Tokenizer
+from kvverify.logged_options import LoggedOptions
 from kvverify.tierdiff.connect import KNOW_SALTS, Connection, connect, emit_engine
 from kvverify.tierdiff.isolation import Done, Isolation, IsolationOptions, check_sessions, measured
 from kvverify.tierdiff.isolation_keys import check_adapters, check_salts
@@ -23,7 +22,7 @@ _MOST_ADAPTERS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsolationPlan:
+class IsolationPlan(LoggedOptions):
     """What the user decides: ``sessions`` at once, ``rounds`` times; the rest is as in :class:`Connection`."""
 
     url: str
@@ -34,23 +33,6 @@ class IsolationPlan:
     model: str | None = None
     lmcache_url: str | None = None
     timeout_s: float = 300.0
-
-    @classmethod
-    def from_log(cls, values: Mapping[str, Any]) -> Self:
-        """Return the plan that :meth:`to_log` wrote.
-
-        Raises:
-            UsageError: it is of another command or version.
-        """
-        names = {f.name for f in dataclasses.fields(cls)}
-        if set(values) != names:
-            odd = ", ".join(sorted(names ^ set(values)))
-            raise UsageError(f"the run to resume was made with other options ({odd}); start a new one")
-        return cls(**values)
-
-    def to_log(self) -> dict[str, Any]:
-        """Return the plan as the event log keeps it."""
-        return dataclasses.asdict(self)
 
     def connection(self) -> Connection:
         """Return how to reach the server: all sessions are in flight at once."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
 
 from kvverify.errors import UsageError
+from kvverify.logged_options import LoggedOptions
 from kvverify.tierdiff.connect import Connection
 
 LONG_TOKENS = 256  # faults of later steps need so many
@@ -15,7 +14,7 @@ MOST_REQUESTS = 200_000  # of a run, all rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierDiffOptions:
+class TierDiffOptions(LoggedOptions):
     """``requests`` are prompts of one round, each new in every round; the first ``long_requests`` generate at least 256 tokens.
 
     ``tier`` is the lower tier to test, of an engine that has several. ``prompt_tokens`` is the length of all prompts, in place of lengths at which all tiers hit alike.
@@ -45,23 +44,6 @@ class TierDiffOptions:
             raise UsageError(
                 f"{self.requests} requests in {self.rounds} rounds: expected at most {MOST_REQUESTS} requests of all rounds"
             )
-
-    @classmethod
-    def from_log(cls, values: Mapping[str, Any]) -> Self:
-        """Return the options that :meth:`to_log` wrote.
-
-        Raises:
-            UsageError: they are of another command or version.
-        """
-        names = {f.name for f in dataclasses.fields(cls)}
-        needed = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
-        if odd := ", ".join(sorted((set(values) - names) | (needed - set(values)))):
-            raise UsageError(f"the run to resume was made with other options ({odd}); start a new one")
-        return cls(**values)
-
-    def to_log(self) -> dict[str, Any]:
-        """Return the options as the event log keeps them."""
-        return dataclasses.asdict(self)
 
     def connection(self) -> Connection:
         """Return how the server is reached."""
