@@ -182,7 +182,12 @@ def test_english_words_of_another_form_are_refused(tmp_path: Path) -> None:
         ("niah_sinlge_1", {}, r"RULER has no task 'niah_sinlge_1'; did you mean 'niah_single_1'"),
         ("vt", {"haystack": "x"}, r"RULER's vt has no option 'haystack'; it takes none"),
         ("niah_single_2", {"ofsets": 2}, r"has no option 'ofsets'; did you mean 'offsets'"),
-        ("niah_single_2", {"offsets": 0}, r"option offsets: expected 1 to 1000 places at which haystacks begin, got 0"),
+        (
+            "niah_single_2",
+            {"offsets": 0},
+            r'option offsets: expected 1 to 1000 places at which haystacks begin, or "random", got 0',
+        ),
+        ("niah_single_2", {"offsets": "some"}, r'or "random", got .some.'),
         ("niah_single_2", {"haystack": 3}, r"option haystack: expected a corpus's label, got 3"),
         ("qa_1", {"dataset": 3}, r"option dataset: expected a name that the package datasets loads, got 3"),
     ],

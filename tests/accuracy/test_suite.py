@@ -16,6 +16,7 @@ RULER = {
     *("niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3"),
     *("niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2"),
 }
+ESSAYS = {"niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue", "niah_multiquery"}
 HEAD = 'name = "x"\nkind = "retrieval"\n'
 TASK = '[[tasks]]\nsource = "recall"\nname = "code"\n'
 
@@ -33,6 +34,16 @@ def test_rulers_suites_have_all_thirteen_tasks(length: int) -> None:
     suite = load_suite(f"ruler-{length}k")
     assert {task.name for task in suite.tasks} == RULER
     assert {(task.lengths, task.samples) for task in suite.tasks} == {((1024 * length,), 500)}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("ruler-", "niah-"))])
+def test_no_shipped_suite_asks_all_of_one_haystack(name: str) -> None:
+    # upstream does: all samples of a task share one cluster, and no interval of a paired difference can be said
+    suite = load_suite(name)
+    essays = {task.name: task.options for task in suite.tasks if task.name in ESSAYS}
+    assert essays
+    assert all(options == {"offsets": "random"} for options in essays.values())
+    assert suite.title.endswith("essays from random places")
 
 
 def test_numbers_lengths_and_tasks_can_be_changed() -> None:

@@ -1,7 +1,8 @@
-"""Essays as a haystack: words of a text from one of several offsets, repeated as often as needed, and where its sentences begin."""
+"""Essays as a haystack: words of a text from a place of it on, repeated as often as needed, and where its sentences begin."""
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import dataclass
 from itertools import islice
@@ -60,7 +61,7 @@ def sentence_starts(words: list[str]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Haystack:
-    """``words`` as long as the largest sample wants; ``starts`` of sentences. ``sums[n]`` are the tokens of n words, each with a space before it."""
+    """``words`` as many as the largest sample wants; ``starts`` of sentences. ``sums[n]`` are the tokens of n words, each with a space before it."""
 
     cluster: str
     words: list[str]
@@ -72,18 +73,32 @@ class Haystack:
         return int(np.searchsorted(self.starts, words, side="left"))
 
 
-def essays(corpus: Corpus, counts: Counts, *, words: int, part: int = 0, parts: int = 1) -> Haystack:
-    """Return at least ``words`` words of the text, from offset ``part`` of ``parts``, which lie evenly and begin a sentence."""
-    text = corpus.text.split()
-    starts = sentence_starts(text)
-    first = starts[min(len(starts) - 1, int(np.searchsorted(starts, len(text) * part // parts)))]
-    turned = text[first:] + text[:first]
-    turned_starts = np.array(sorted((s - first) % len(text) for s in starts), dtype=np.int64)
-    times = max(1, -(-words // len(text)))
-    each = np.array(counts.each([f" {w}" for w in turned]), dtype=np.int64)
-    return Haystack(
-        cluster=corpus.label if parts == 1 else f"{corpus.label}@{first}",
-        words=turned * times,
-        starts=np.concatenate([turned_starts + k * len(text) for k in range(times)]),
-        sums=np.concatenate([[0], np.cumsum(np.tile(each, times))]),
-    )
+class Essays:
+    """A text as the place of many haystacks, each of ``length`` words, that begin at its sentences."""
+
+    def __init__(self, corpus: Corpus, counts: Counts, length: int) -> None:
+        text = corpus.text.split()
+        self._label, self._length, self._own = corpus.label, length, len(text)
+        self._sentences = sentence_starts(text)
+        times = -(-length // len(text)) + 1  # a haystack may begin in the last sentence
+        starts = np.array(self._sentences, dtype=np.int64)
+        each = np.array(counts.each([f" {w}" for w in text]), dtype=np.int64)
+        self._words = text * times
+        self._starts = np.concatenate([starts + k * len(text) for k in range(times)])
+        self._sums = np.concatenate([[0], np.cumsum(np.tile(each, times))])
+
+    def part(self, part: int, parts: int) -> Haystack:
+        """Return the haystack of offset ``part`` of ``parts``, which lie evenly. Its samples share it: they are one cluster."""
+        nearest = int(np.searchsorted(self._starts, self._own * part // parts))
+        first = self._sentences[min(len(self._sentences) - 1, nearest)]
+        return self._beginning(first, self._label if parts == 1 else f"{self._label}@{first}")
+
+    def anywhere(self, rng: random.Random) -> Haystack:
+        """Return a haystack that begins at any sentence. Drawn for each sample by itself, samples are independent: it is no cluster."""
+        return self._beginning(rng.choice(self._sentences), "")
+
+    def _beginning(self, first: int, cluster: str) -> Haystack:
+        last = first + self._length
+        low, high = np.searchsorted(self._starts, (first, last))
+        sums = self._sums[first : last + 1] - self._sums[first]
+        return Haystack(cluster, self._words[first:last], self._starts[low:high] - first, sums)

@@ -180,18 +180,18 @@ class _Lines:
 
 
 class InEssays:
-    """Needles between the sentences of essays; sample i takes the haystack at offset i, in turn."""
+    """Needles between the sentences of essays. ``haystack`` gives that of sample i, and may draw it."""
 
     many = None
 
-    def __init__(self, task: NeedleTask, counts: Counts, haystacks: Sequence[Haystack]) -> None:
-        self._task, self._counts, self._haystacks = task, counts, haystacks
+    def __init__(self, task: NeedleTask, counts: Counts, haystack: Callable[[random.Random, int], Haystack]) -> None:
+        self._task, self._counts, self._haystack = task, counts, haystack
 
     def draft(self, rng: random.Random, index: int) -> Draft:
         """Return sample ``index``; a unit is a word of the essays."""
         asked = ask(self._task, rng)
         depths = sorted(rng.sample(DEPTHS, len(asked.needles)))
-        hay = self._haystacks[index % len(self._haystacks)]
+        hay = self._haystack(rng, index)
 
         def write(units: int) -> Question:
             return asked.question(" ".join(_pieces(hay, depths, asked.needles, units)), hay.cluster)

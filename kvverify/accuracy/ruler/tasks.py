@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from kvverify.accuracy.corpora import ENGLISH_WORDS, SHIPPED_HAYSTACK, haystack
 from kvverify.accuracy.question_corpora import Questions, hotpotqa, squad
 from kvverify.accuracy.ruler import needles
 from kvverify.accuracy.ruler.common_words import CommonWords
 from kvverify.accuracy.ruler.frequent_words import FrequentWords
-from kvverify.accuracy.ruler.haystack import essays
+from kvverify.accuracy.ruler.haystack import Essays
 from kvverify.accuracy.ruler.questions import QuestionsOverDocuments
 from kvverify.accuracy.ruler.sizing import Counts, Draft
 from kvverify.accuracy.ruler.templates import COMMON_WORDS, DOCUMENTS, FREQUENT_WORDS, ONE_VALUE, VARIABLES
@@ -22,6 +22,7 @@ from kvverify.accuracy.ruler.words import common, english, keys
 from kvverify.errors import UsageError
 
 ALL, PART = "ruler-all", "ruler-part"
+RANDOM: Final = "random"  # of the option offsets
 
 
 class Maker(Protocol):
@@ -68,9 +69,12 @@ def _needle_task(task: needles.NeedleTask) -> RulerTask:
             return needles.InNoise(task, counts, budget)
         if task.haystack == "needle":
             return needles.AmongNeedles(task, counts, budget)
-        corpus, parts = haystack(_label(materials.options), materials.corpora), _offsets(materials.options)
-        hay = [essays(corpus, counts, words=budget, part=part, parts=parts) for part in range(parts)]
-        return needles.InEssays(task, counts, hay)
+        corpus, offsets = haystack(_label(materials.options), materials.corpora), _offsets(materials.options)
+        essays = Essays(corpus, counts, budget)
+        if offsets == RANDOM:
+            return needles.InEssays(task, counts, lambda rng, _: essays.anywhere(rng))
+        hay = [essays.part(part, offsets) for part in range(offsets)]
+        return needles.InEssays(task, counts, lambda _, index: hay[index % offsets])
 
     def facts(corpora: Path | None, options: Mapping[str, Any]) -> dict[str, str]:
         told = {} if task.key == task.value == "uuids" else {"words": keys().label, "words_sha256": keys().sha256}
@@ -89,11 +93,15 @@ def _label(options: Mapping[str, Any]) -> str:
     return label
 
 
-def _offsets(options: Mapping[str, Any]) -> int:
-    """Return the number of places at which haystacks begin: 1 as upstream, more as a variant with more than one cluster."""
+def _offsets(options: Mapping[str, Any]) -> int | Literal["random"]:
+    """Return the number of places at which haystacks begin: 1 as upstream; or RANDOM, a place of its own for each sample."""
     offsets = options.get("offsets", 1)
+    if offsets == RANDOM:
+        return RANDOM
     if type(offsets) is not int or not 1 <= offsets <= 1000:
-        raise UsageError(f"option offsets: expected 1 to 1000 places at which haystacks begin, got {offsets!r}")
+        raise UsageError(
+            f'option offsets: expected 1 to 1000 places at which haystacks begin, or "{RANDOM}", got {offsets!r}'
+        )
     return offsets
 
 

@@ -113,6 +113,27 @@ def test_haystacks_at_several_offsets_are_several_clusters() -> None:
     assert source.facts(spec("niah_single_2", 4096, options={"offsets": 4}), context())["offsets"] == "4"
 
 
+@pytest.mark.parametrize("kind", ["digits", "llama3"])
+def test_haystacks_at_random_offsets_are_a_sample_s_own(kind: str) -> None:
+    within = context(ingredients.tokenizer(kind))
+    essays = " ".join(haystack("emerson-essays", None).text.split())
+    samples = made("niah_single_2", 2048, within, samples=20, offsets="random")
+    places = set()
+    for sample, upstream in zip(samples, made("niah_single_2", 2048, within, samples=20), strict=True):
+        assert sample.cluster == ""
+        assert sample.references == upstream.references  # the needle is the same, the text around it is another
+        text = sample.prompt.partition("afterwards.\n")[2].rpartition("\nWhat ")[0]
+        without = " ".join(NEEDLE.sub("", text).split())
+        place = f"{essays} {essays}".index(without)
+        assert place == 0 or essays[place - 2] in ".?!\"'”’)"
+        places.add(place)
+        whole = within.tokenizer.counts([sample.prompt + sample.answer_prefix])[0]
+        assert (sample.tokens, whole + 128 + 1 <= 2048) == (whole + within.reserve, True)
+    assert len(places) >= 19
+    assert made("niah_single_2", 2048, within, samples=20, offsets="random") == samples
+    assert source.facts(spec("niah_single_2", 4096, options={"offsets": "random"}), within)["offsets"] == "random"
+
+
 def test_variables_are_tracked_after_a_solved_example() -> None:
     for sample in made("vt", 4096, samples=10):
         example, again, asked = sample.prompt.partition("\n\nMemorize and track")
