@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import refuse_beside_resume, run_options
+from kvverify.cli.options import run_options
+from kvverify.cli.resume import interrupted
 from kvverify.errors import EnvironmentProblem, UsageError
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ COMMAND = "accuracy compare"
     metavar="N",
     help="Resamples of the bootstrap.",
 )
+@click.option(
+    "--fixed-documents",
+    is_flag=True,
+    help="Take documents and haystacks that samples share as given: claims are then about these alone, and say so.",
+)
 @run_options
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
@@ -81,16 +87,11 @@ def command(context: click.Context, /, **given: Any) -> int:
 
     from kvverify.accuracy.compare import ComparePlan
     from kvverify.report.folder import RunFolder
-    from kvverify.report.log import read_events
 
     require_scipy()
-    if given["resume"] is not None:
-        refuse_beside_resume(context)
-        folder = RunFolder.open(given["resume"])
-        earlier = read_events(folder.events)
-        start = _start_of(earlier, given["resume"])
-        plan = ComparePlan.from_log(start.options)
-        return _run(folder, plan, _arms(plan), start.seed, earlier, as_json=given["as_json"])
+    if run := interrupted(context, COMMAND):
+        plan = ComparePlan.from_log(run.start.options)
+        return _run(run.folder, plan, _arms(plan), run.start.seed, run.events, as_json=given["as_json"])
     if given["base"] is None:
         raise UsageError("BASE is missing: the run folder of the arm that the others are compared with")
     names = [name for name in given if name not in ("out", "resume", "seed", "as_json")]
@@ -124,17 +125,6 @@ def _read(path: Path) -> tuple[Sequence[Event], str]:
 
     log = RunFolder.open(path, writable=False).events
     return read_events(log), hashlib.sha256(log.read_bytes()).hexdigest()
-
-
-def _start_of(events: list[Event], where: Path) -> Any:
-    from kvverify.events import RunStarted
-
-    start = next((e for e in events if isinstance(e, RunStarted)), None)
-    if start is None or start.command != COMMAND:
-        raise UsageError(
-            f"--resume {where}: holds {'a run of ' + start.command if start else 'no run'}; expected one of {COMMAND}"
-        )
-    return start
 
 
 def _run(

@@ -10,13 +10,13 @@ import click
 from kvverify.cli.options import (
     engine_option,
     lmcache_url_option,
-    refuse_beside_resume,
     request_timeout_option,
     require_live,
     run_options,
     served_model_option,
     shared_option,
 )
+from kvverify.cli.resume import interrupted
 from kvverify.errors import EnvironmentProblem, UsageError
 
 COMMAND = "accuracy run"
@@ -160,17 +160,12 @@ def command(context: click.Context, /, **given: Any) -> int:
     from kvverify.accuracy.run import suite_of
     from kvverify.live.control import server_root
     from kvverify.report.folder import RunFolder
-    from kvverify.report.log import read_events
 
-    if given["resume"] is not None:
-        refuse_beside_resume(context, allowed=_MOVED)
-        folder = RunFolder.open(given["resume"])
-        earlier = read_events(folder.events)
-        start = _start_of(earlier, given["resume"])
-        options = AccuracyOptions.from_log(start.options)
+    if run := interrupted(context, COMMAND, allowed=_MOVED):
+        options = AccuracyOptions.from_log(run.start.options)
         if given["urls"]:
             options = replace(options, urls=tuple(map(server_root, given["urls"])))
-        return _run(folder, options, start.seed, earlier, as_json=given["as_json"])
+        return _run(run.folder, options, run.start.seed, run.events, as_json=given["as_json"])
     for name in ("suite", "label"):
         if given[name] is None:
             raise UsageError(
@@ -181,18 +176,6 @@ def command(context: click.Context, /, **given: Any) -> int:
     suite_of(options)  # refuses what is no suite before a folder is made
     seed = 0 if given["seed"] is None else given["seed"]  # the same for all arms unless somebody says otherwise
     return _run(RunFolder.create(given["out"], "accuracy"), options, seed, [], as_json=given["as_json"])
-
-
-def _start_of(events: list[Any], where: Any) -> Any:
-    """Return the start of the run that ``events`` are the beginning of."""
-    from kvverify.events import RunStarted
-
-    start = next((e for e in events if isinstance(e, RunStarted)), None)
-    if start is None or start.command != COMMAND:
-        raise UsageError(
-            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of {COMMAND}"
-        )
-    return start
 
 
 def _run(folder: Any, options: Any, seed: int, earlier: list[Any], *, as_json: bool) -> int:

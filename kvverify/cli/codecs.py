@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import json_option, refuse_beside_resume, run_options, seed_option
+from kvverify.cli.options import json_option, run_options, seed_option
+from kvverify.cli.resume import Interrupted, interrupted
 from kvverify.errors import UsageError
+from kvverify.logged_options import LoggedOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kvverify.conformance.bench import BenchRow
     from kvverify.conformance.verify import Plan
     from kvverify.events import Event
     from kvverify.report.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions(LoggedOptions):
+    """What decides a run of ``codecs verify``; ``named`` are the libraries that the verdict requires."""
+
+    presets: tuple[str, ...]
+    head_sizes: tuple[int, ...]
+    libraries: tuple[str, ...]
+    named: tuple[str, ...]
+    device: str
 
 
 @click.group("codecs")
@@ -49,13 +61,9 @@ def verify_command(context: click.Context, /, **given: Any) -> int:
     number may differ where the exact value lies within float32 error of a decision point; those are counted.
     """
     from kvverify.report.folder import RunFolder
-    from kvverify.report.log import read_events
 
-    if given["resume"] is not None:
-        refuse_beside_resume(context)
-        folder = RunFolder.open(given["resume"])
-        earlier = read_events(folder.events)
-        return _run_verify(folder, _plan_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
+    if run := interrupted(context, "codecs verify"):
+        return _run_verify(run.folder, _plan_of(run), run.events, as_json=given["as_json"])
     plan = _plan(given)
     return _run_verify(RunFolder.create(given["out"], "codecs-verify"), plan, [], as_json=given["as_json"])
 
@@ -91,49 +99,40 @@ def _plan(given: dict[str, Any]) -> Plan:
     )
 
 
-def _plan_of(events: Sequence[Event], where: Path) -> Plan:
-    """Return the plan of the run that ``events`` are the beginning of."""
+def _plan_of(run: Interrupted) -> Plan:
     from kvverify.conformance.verify import Plan
-    from kvverify.events import CodecCompared, RunStarted
+    from kvverify.events import CodecCompared
 
-    start = next((e for e in events if isinstance(e, RunStarted)), None)
-    wanted = {"presets", "head_sizes", "libraries", "named", "device"}
-    if start is None or start.command != "codecs verify" or not wanted <= set(start.options):
-        raise UsageError(
-            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of codecs verify"
-        )
-    options = start.options
+    options = VerifyOptions.from_log(run.start.options)
     return Plan(
-        presets=tuple(options["presets"]),
-        head_sizes=tuple(options["head_sizes"]),
-        libraries=tuple(options["libraries"]),
-        named=frozenset(options["named"]),
-        device=options["device"],
-        seed=start.seed,
-        done=tuple(e for e in events if isinstance(e, CodecCompared)),
+        presets=options.presets,
+        head_sizes=options.head_sizes,
+        libraries=options.libraries,
+        named=frozenset(options.named),
+        device=options.device,
+        seed=run.start.seed,
+        done=tuple(e for e in run.events if isinstance(e, CodecCompared)),
     )
 
 
 def _run_verify(folder: RunFolder, plan: Plan, earlier: list[Event], *, as_json: bool) -> int:
-    import dataclasses
-
     from kvverify.cli.running import run_checks
     from kvverify.conformance.verify import verify
     from kvverify.report.console import LiveConsole
 
-    options = {
-        "presets": list(plan.presets),
-        "head_sizes": list(plan.head_sizes),
-        "libraries": list(plan.libraries),
-        "named": sorted(plan.named),
-        "device": plan.device,
-    }
+    options = VerifyOptions(
+        presets=plan.presets,
+        head_sizes=plan.head_sizes,
+        libraries=plan.libraries,
+        named=tuple(sorted(plan.named)),
+        device=plan.device,
+    )
     return run_checks(
         folder,
-        lambda emit: verify(dataclasses.replace(plan, logs=folder.path), emit),
+        lambda emit: verify(replace(plan, logs=folder.path), emit),
         command="codecs verify",
         seed=plan.seed,
-        options=options,
+        options=options.to_log(),
         earlier=earlier,
         live=LiveConsole(total=plan.comparisons, unit="comparison", done=len(plan.done)),
         as_json=as_json,

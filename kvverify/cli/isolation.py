@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,12 +9,12 @@ import click
 from kvverify.cli.options import (
     engine_option,
     lmcache_url_option,
-    refuse_beside_resume,
     request_timeout_option,
     run_options,
     served_model_option,
     shared_option,
 )
+from kvverify.cli.resume import interrupted
 from kvverify.errors import UsageError
 
 
@@ -45,31 +44,16 @@ def command(context: click.Context, /, **given: Any) -> int:
     import secrets
 
     from kvverify.report.folder import RunFolder
-    from kvverify.report.log import read_events
     from kvverify.tierdiff.isolation_run import IsolationPlan
 
-    if given["resume"] is not None:
-        refuse_beside_resume(context)
-        folder = RunFolder.open(given["resume"])
-        earlier = read_events(folder.events)
-        start = _start_of(earlier, given["resume"])
-        return _run(folder, IsolationPlan.from_log(start.options), start.seed, earlier, as_json=given["as_json"])
+    if run := interrupted(context, "isolation"):
+        plan = IsolationPlan.from_log(run.start.options)
+        return _run(run.folder, plan, run.start.seed, run.events, as_json=given["as_json"])
     if given["url"] is None:
         raise UsageError("--url is missing: which server? For a try, start `kvverify lab` and give the URL it prints")
     plan = IsolationPlan(**{k: v for k, v in given.items() if k not in ("out", "resume", "seed", "as_json")})
     seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
     return _run(RunFolder.create(given["out"], "isolation"), plan, seed, [], as_json=given["as_json"])
-
-
-def _start_of(events: list[Any], where: Path) -> Any:
-    from kvverify.events import RunStarted
-
-    start = next((e for e in events if isinstance(e, RunStarted)), None)
-    if start is None or start.command != "isolation":
-        raise UsageError(
-            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of isolation"
-        )
-    return start
 
 
 def _run(folder: Any, plan: Any, seed: int, earlier: list[Any], *, as_json: bool) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from kvverify.errors import EnvironmentProblem, UsageError
+from kvverify.errors import EnvironmentProblem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,16 +99,3 @@ def sources(context: click.Context) -> dict[str, str]:
     words = {"COMMANDLINE": "command line", "ENVIRONMENT": "environment"}
     found = {name: context.get_parameter_source(name) for name in context.params}
     return {name: words.get(source.name, "default") for name, source in found.items() if source is not None}
-
-
-def refuse_beside_resume(context: click.Context, allowed: Collection[str] = ()) -> None:
-    """Refuse options beside ``--resume``: they come from the log, but for those of the ``allowed`` names.
-
-    Raises:
-        UsageError: an option other than ``--json`` was given, which is named.
-    """
-    given = {name for name, source in sources(context).items() if source == "command line"}
-    given -= {"resume", "as_json", *allowed}
-    flags = sorted(option.opts[0] for option in context.command.params if option.name in given)
-    if flags:
-        raise UsageError(f"--resume goes on with the run as it was started; leave out {', '.join(flags)}")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import device_option, refuse_beside_resume, run_options
+from kvverify.cli.options import device_option, run_options
+from kvverify.cli.resume import interrupted
 from kvverify.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,14 +82,10 @@ def command(context: click.Context, /, **given: Any) -> int:
     a failure file that `kvverify replay` runs again.
     """
     from kvverify.report.folder import RunFolder
-    from kvverify.report.log import read_events
-    from kvverify.roundtrip.options import options_of
+    from kvverify.roundtrip.options import RoundtripOptions
 
-    if given["resume"] is not None:
-        refuse_beside_resume(context)
-        folder = RunFolder.open(given["resume"])
-        earlier = read_events(folder.events)
-        return _run(folder, options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
+    if run := interrupted(context, "roundtrip"):
+        return _run(run.folder, RoundtripOptions.from_log(run.start.options), run.events, as_json=given["as_json"])
     options = _options(given)
     folder = RunFolder.create(given["out"], "roundtrip")
     return _run(folder, options, [], as_json=given["as_json"])
@@ -179,7 +176,7 @@ def _run(folder: RunFolder, options: RoundtripOptions, earlier: list[Event], *, 
         lambda emit: Campaign(plan, emit, folder.write_failure, earlier).run(),
         command="roundtrip",
         seed=options.seed,
-        options=options.to_json(),
+        options=options.to_log(),
         earlier=earlier,
         live=LiveConsole(total=total, budget_s=options.budget_s, done=sum(e.sequences for e in done)),
         as_json=as_json,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import device_option, refuse_beside_resume, run_options
-from kvverify.errors import UsageError
+from kvverify.cli.options import device_option, run_options
+from kvverify.cli.resume import interrupted
+from kvverify.logged_options import LoggedOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
     from kvverify.faults.fault import Fault
     from kvverify.report.folder import RunFolder
     from kvverify.roundtrip.selftest import SelfTest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTestOptions(LoggedOptions):
+    """What decides a run; ``given`` says that the user named the kernels, as in :class:`SelfTest`."""
+
+    kernels: tuple[str, ...]
+    device: str = "cpu"
+    faults: tuple[str, ...]
+    given: bool
+    seed: int
 
 
 @click.command("selftest")
@@ -47,45 +59,30 @@ def command(context: click.Context, /, **given: Any) -> int:
 
     from kvverify.cli import selftest_live
     from kvverify.report.folder import RunFolder
-    from kvverify.report.log import read_events
 
-    if given["resume"] is not None:
-        refuse_beside_resume(context)
-        folder = RunFolder.open(given["resume"])
-        earlier = read_events(folder.events)
-        if _is_live(earlier):
-            options = selftest_live.options_of(_start(earlier).options, given["resume"])
-            return selftest_live.resume(folder, options, earlier, as_json=given["as_json"])
-        return _run(folder, _options_of(earlier, given["resume"]), earlier, as_json=given["as_json"])
+    if run := interrupted(context, "selftest"):
+        if "live" in run.start.options:
+            return selftest_live.resume(run, as_json=given["as_json"])
+        options = SelfTestOptions.from_log(run.start.options)
+        return _run(run.folder, options, run.events, as_json=given["as_json"])
     if given["live"] is not None:
         return selftest_live.start(given)
-    options = {
-        "kernels": _specs(given["kernels"], given["device"]),
-        "device": given["device"],
-        "faults": [fault.id for fault in _named(given["faults"], given["device"])],
-        "given": bool(given["kernels"]),
-        "seed": secrets.randbits(32) if given["seed"] is None else given["seed"],
-    }
+    options = SelfTestOptions(
+        kernels=_specs(given["kernels"], given["device"]),
+        device=given["device"],
+        faults=tuple(fault.id for fault in _named(given["faults"], given["device"])),
+        given=bool(given["kernels"]),
+        seed=secrets.randbits(32) if given["seed"] is None else given["seed"],
+    )
     return _run(RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
 
 
-def _is_live(events: Sequence[Event]) -> bool:
-    start = _start(events)
-    return start is not None and start.command == "selftest" and "live" in start.options
-
-
-def _start(events: Sequence[Event]) -> Any:
-    from kvverify.events import RunStarted
-
-    return next((e for e in events if isinstance(e, RunStarted)), None)
-
-
-def _specs(kernels: Sequence[str], device: str) -> list[str]:
+def _specs(kernels: Sequence[str], device: str) -> tuple[str, ...]:
     from kvverify.kernels.probe import require_device
     from kvverify.kernels.registry import resolve
     from kvverify.roundtrip.selftest import default_kernels
 
-    specs = list(dict.fromkeys(resolve(spec, device).spec for spec in kernels or default_kernels(device)))
+    specs = tuple(dict.fromkeys(resolve(spec, device).spec for spec in kernels or default_kernels(device)))
     require_device(device)
     return specs
 
@@ -97,37 +94,24 @@ def _named(faults: Sequence[str], device: str) -> tuple[Fault, ...]:
     return tuple(dict.fromkeys(fault_named(name) for name in faults)) if faults else plantable(device)
 
 
-def _options_of(events: Sequence[Event], where: Path) -> dict[str, Any]:
-    start = _start(events)
-    wanted = {"kernels", "faults", "given", "seed"}
-    if start is None or start.command != "selftest" or not wanted <= set(start.options):
-        raise UsageError(
-            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of selftest"
-        )
-    return {
-        "device": "cpu",
-        **{name: start.options[name] for name in (*sorted(wanted), "device") if name in start.options},
-    }
-
-
-def _plan(options: dict[str, Any], folder: RunFolder, earlier: Sequence[Event]) -> SelfTest:
+def _plan(options: SelfTestOptions, folder: RunFolder, earlier: Sequence[Event]) -> SelfTest:
     from kvverify.events import FaultPlanted
     from kvverify.kernels.registry import resolve
     from kvverify.layout.gpu_pool import pool_for
     from kvverify.roundtrip.selftest import SelfTest
 
     return SelfTest(
-        sources=tuple(resolve(spec, options["device"]) for spec in options["kernels"]),
-        faults=_named(options["faults"], options["device"]),
-        seed=options["seed"],
-        recipes=pool_for(options["device"]),
-        given=options["given"],
+        sources=tuple(resolve(spec, options.device) for spec in options.kernels),
+        faults=_named(options.faults, options.device),
+        seed=options.seed,
+        recipes=pool_for(options.device),
+        given=options.given,
         logs=folder.path,
         done=frozenset((e.fault, e.kernel) for e in earlier if isinstance(e, FaultPlanted)),
     )
 
 
-def _run(folder: RunFolder, options: dict[str, Any], earlier: list[Event], *, as_json: bool) -> int:
+def _run(folder: RunFolder, options: SelfTestOptions, earlier: list[Event], *, as_json: bool) -> int:
     from kvverify.cli.running import run_checks
     from kvverify.report.console import LiveConsole
     from kvverify.roundtrip.selftest import selftest
@@ -137,8 +121,8 @@ def _run(folder: RunFolder, options: dict[str, Any], earlier: list[Event], *, as
         folder,
         lambda emit: selftest(plan, emit, folder.write_failure, _say_left_out),
         command="selftest",
-        seed=options["seed"],
-        options=options,
+        seed=options.seed,
+        options=options.to_log(),
         earlier=earlier,
         live=LiveConsole(total=len(plan.sources) * len(plan.faults), unit="fault", done=len(plan.done)),
         as_json=as_json,

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvverify.errors import UsageError
+from kvverify.logged_options import LoggedOptions
 
 if TYPE_CHECKING:
+    from kvverify.cli.resume import Interrupted
     from kvverify.events import Event
     from kvverify.report.folder import RunFolder
     from kvverify.tierdiff.selftest_live import Target
 
 OWN_LAB = "lab"  # in place of a URL: a lab that is started for the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveOptions(LoggedOptions):
+    """What decides a run: ``live`` is a URL or ``lab``, ``faults`` are ids or names, all if empty."""
+
+    live: str
+    faults: tuple[str, ...]
+    seed: int
 
 
 def start(given: Mapping[str, Any]) -> int:
@@ -29,16 +40,16 @@ def start(given: Mapping[str, Any]) -> int:
     if given["kernels"] or given["device"] != "cpu":
         raise UsageError("--live plants into a server: --kernel and --device are for copy kernels; leave them out")
     seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
-    options = {"live": given["live"], "faults": list(given["faults"]), "seed": seed}
+    options = LiveOptions(live=given["live"], faults=given["faults"], seed=seed)
     return _run(RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
 
 
-def resume(folder: RunFolder, options: dict[str, Any], earlier: Sequence[Event], *, as_json: bool) -> int:
+def resume(run: Interrupted, *, as_json: bool) -> int:
     """Go on with an interrupted run and return the exit code."""
-    return _run(folder, options, list(earlier), as_json=as_json)
+    return _run(run.folder, LiveOptions.from_log(run.start.options), run.events, as_json=as_json)
 
 
-def _run(folder: RunFolder, options: dict[str, Any], earlier: list[Event], *, as_json: bool) -> int:
+def _run(folder: RunFolder, options: LiveOptions, earlier: list[Event], *, as_json: bool) -> int:
     from kvverify.cli.running import run_checks
     from kvverify.events import FaultPlanted, RunStarted
     from kvverify.report.console import LiveConsole
@@ -46,17 +57,17 @@ def _run(folder: RunFolder, options: dict[str, Any], earlier: list[Event], *, as
 
     done = frozenset((e.fault, e.kernel) for e in earlier if isinstance(e, FaultPlanted))
     attempt = sum(isinstance(e, RunStarted) for e in earlier)
-    with _target(options["live"]) as target:
-        seed = options["seed"] + 1000 * attempt  # the server remembers the prompts of the first attempt
-        plan = SelfTestLive(target, seed, faults=options["faults"], done=done)
+    with _target(options.live) as target:
+        seed = options.seed + 1000 * attempt  # the server remembers the prompts of the first attempt
+        plan = SelfTestLive(target, seed, faults=options.faults, done=done)
         total = sum(len(plant.seen_by) or 1 for plant in plan.chosen())
 
         return run_checks(
             folder,
             plan.run,
             command="selftest",
-            seed=options["seed"],
-            options=options,
+            seed=options.seed,
+            options=options.to_log(),
             earlier=earlier,
             live=LiveConsole(total=total, unit="fault", done=len(done)),
             as_json=as_json,
@@ -99,14 +110,3 @@ def _is_lab(url: str) -> bool:
             return isinstance(answer, Mapping) and "lab" in str(answer.get("version"))
 
     return asyncio.run(ask())
-
-
-def options_of(start_options: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """Return the options of an interrupted run.
-
-    Raises:
-        UsageError: they are of another version.
-    """
-    if not {"live", "faults", "seed"} <= set(start_options):
-        raise UsageError(f"--resume {where}: the run was made with other options; start a new one")
-    return {name: start_options[name] for name in ("live", "faults", "seed")}

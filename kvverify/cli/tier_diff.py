@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,13 +9,13 @@ import click
 from kvverify.cli.options import (
     engine_option,
     lmcache_url_option,
-    refuse_beside_resume,
     request_timeout_option,
     require_live,
     run_options,
     served_model_option,
     shared_option,
 )
+from kvverify.cli.resume import interrupted
 from kvverify.errors import UsageError
 
 ARMS = 10  # passes over all requests that are shown as progress
@@ -86,15 +85,11 @@ def command(context: click.Context, /, **given: Any) -> int:
     require_live()
     from kvverify.live.control import server_root
     from kvverify.report.folder import RunFolder
-    from kvverify.report.log import read_events
     from kvverify.tierdiff.options import TierDiffOptions
 
-    if given["resume"] is not None:
-        refuse_beside_resume(context)
-        folder = RunFolder.open(given["resume"])
-        earlier = read_events(folder.events)
-        start = _start_of(earlier, given["resume"])
-        return _run(folder, TierDiffOptions.from_log(start.options), start.seed, earlier, as_json=given["as_json"])
+    if run := interrupted(context, "tier-diff"):
+        options = TierDiffOptions.from_log(run.start.options)
+        return _run(run.folder, options, run.start.seed, run.events, as_json=given["as_json"])
     if given["url"] is None:
         raise UsageError("--url is missing: which server? For a try, start `kvverify lab` and give the URL it prints")
     server_root(given["url"])  # refuses what is no URL before a folder is made
@@ -102,16 +97,6 @@ def command(context: click.Context, /, **given: Any) -> int:
     options = TierDiffOptions(**{name: given[name] for name in names})
     seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
     return _run(RunFolder.create(given["out"], "tier-diff"), options, seed, [], as_json=given["as_json"])
-
-
-def _start_of(events: list[Any], where: Path) -> Any:
-    """Return the start of the run that ``events`` are the beginning of."""
-    from kvverify.events import RunStarted
-
-    start = next((e for e in events if isinstance(e, RunStarted)), None)
-    if start is None or start.command != "tier-diff":
-        raise UsageError(f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected a tier-diff")
-    return start
 
 
 def _run(folder: Any, options: Any, seed: int, earlier: list[Any], *, as_json: bool) -> int:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvverify.errors import UsageError, nearest
-from kvverify.events import Event, RunStarted
 from kvverify.kernels.registry import resolve
 from kvverify.layout.document import from_document
+from kvverify.logged_options import LoggedOptions
 from kvverify.roundtrip.campaign import PROFILES, Plan
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True)
-class RoundtripOptions:
+class RoundtripOptions(LoggedOptions):
     """What decides a run. ``recipes`` are the layouts as documents, so that a resumed run needs no file or model again."""
 
     kernels: tuple[str, ...]
@@ -32,10 +31,6 @@ class RoundtripOptions:
     seed: int
     device: str = "cpu"
     ranks: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON object for ``RunStarted.options``."""
-        return asdict(self)
 
     def plan(self, *, logs: Path | None, spent_s: float = 0.0) -> Plan:
         """Return the plan; ``spent_s`` of the budget were used before an interruption."""
@@ -52,26 +47,6 @@ class RoundtripOptions:
             logs=logs,
             ranks=self.ranks,
         )
-
-
-def options_of(events: Iterable[Event], where: Path) -> RoundtripOptions:
-    """Return the options that the run in ``events`` was started with.
-
-    Raises:
-        UsageError: ``where`` holds no roundtrip run.
-    """
-    start = next((e for e in events if isinstance(e, RunStarted)), None)
-    if start is None or start.command != "roundtrip":
-        raise UsageError(
-            f"--resume {where}: holds {'a ' + start.command if start else 'no'} run; expected one of roundtrip"
-        )
-    values: Mapping[str, Any] = {
-        k: start.options[k] for k in RoundtripOptions.__dataclass_fields__ if k in start.options
-    }
-    try:
-        return RoundtripOptions(**{**values, "kernels": tuple(values["kernels"]), "recipes": tuple(values["recipes"])})
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"--resume {where}: the options in its event log are incomplete: {error}") from error
 
 
 def seconds_of(text: str) -> float:

@@ -180,7 +180,7 @@ def test_resume_takes_no_other_options(
 def test_a_run_of_another_command_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = half_done(tmp_path / "run", command="selftest")
     assert run(["codecs", "verify", "--resume", str(folder)]) == 2
-    assert "holds a selftest run; expected one of codecs verify" in capsys.readouterr().err
+    assert "holds a run of selftest; expected one of codecs verify" in capsys.readouterr().err
 
 
 def started() -> list[Event]:
