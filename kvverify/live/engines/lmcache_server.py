@@ -141,14 +141,18 @@ def counters(metrics: Metrics) -> LmcacheCounters:
     return LmcacheCounters(round(hit), None if l1 is None else round(l1), None if l2 is None else round(l2), loaded)
 
 
-def stores_under_way(metrics: Metrics) -> int:
-    """Return what was submitted and is not finished, stores into L1 and objects into L2; 0 where neither is counted (LMCache 0.5.3)."""
-    both = (
+def stores(metrics: Metrics) -> tuple[int, int]:
+    """Return how much was submitted, stores into L1 and objects into L2, and how much of it is finished.
+
+    Both are 0 where the server counts neither (LMCache 0.5.3).
+    """
+    counted = (
         ("lmcache_mp_num_submitted_stores", "lmcache_mp_num_finished_stores"),
         ("lmcache_mp_l2_store_submitted_objects", "lmcache_mp_l2_store_completed_objects"),
     )
-    left = [(metrics.total(begun), metrics.total(done)) for begun, done in both]
-    return sum(round(begun - (done or 0)) for begun, done in left if begun is not None)
+    totals = [(metrics.total(begun), metrics.total(done) or 0) for begun, done in counted]
+    known = [(begun, done) for begun, done in totals if begun is not None]
+    return round(sum(begun for begun, _ in known)), round(sum(done for _, done in known))
 
 
 def http_url(extra: Mapping[str, Any], engine_host: str) -> str:

@@ -178,15 +178,14 @@ class VllmLmcache(Vllm):
             ServerProblem: no answer, or stores that do not end.
         """
 
-        async def idle() -> tuple[int, Metrics]:
+        async def so_far() -> tuple[int, int]:  # and not the whole scrape, in which Python's own counters never rest
             assert self.server is not None
-            scrape = await self.server.scrape()
-            return lmcache_server.stores_under_way(scrape), scrape
+            return lmcache_server.stores(await self.server.scrape())
 
         if self.server is not None and self.lmcache is not None:
-            under_way, _ = await settled(idle, self.options.settle_interval_s, self.options.settle_limit_s)
-            if under_way > 0:
-                raise ServerProblem(f"{self.server.url}: {under_way} stores were submitted and do not end")
+            begun, done = await settled(so_far, self.options.settle_interval_s, self.options.settle_limit_s)
+            if begun > done:
+                raise ServerProblem(f"{self.server.url}: {begun - done} stores were submitted and do not end")
         await self.evidence()
 
     async def flush(self, tier: str) -> None:

@@ -16,6 +16,7 @@ from kvverify.live.engine import FlushFailed
 from kvverify.live.engines import lmcache_server
 from kvverify.live.engines.vllm_lmcache import VllmLmcache, VllmLmcacheInProcess
 from kvverify.live.gate import evaluate
+from kvverify.live.metrics import Metrics, Sample
 from tests.live.engines.fakes import FakeLmcache, FakeVllm, serve
 from tests.live.engines.running import QUICK, answered, opened
 
@@ -293,6 +294,33 @@ def test_stores_must_end() -> None:
                 with pytest.raises(ServerProblem, match="1 stores were submitted and do not end"):
                     await engine.settle()
                 both.lmcache.page.add("lmcache_mp_num_finished_stores", 1, device="cpu")
+                await engine.settle()
+
+    asyncio.run(run())
+
+
+def test_objects_on_their_way_to_l2_are_waited_for_and_pythons_own_counters_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A real server's garbage collector counted on while its stores were long done, and settling timed out."""
+    collected = itertools.count()
+    scrape = lmcache_server.LmcacheServer.scrape
+
+    async def restless(self: lmcache_server.LmcacheServer) -> Metrics:
+        metrics = await scrape(self)
+        own = {"python_gc_objects_collected_total": (Sample({}, float(next(collected))),)}
+        return Metrics({**metrics.samples, **own})
+
+    monkeypatch.setattr(lmcache_server.LmcacheServer, "scrape", restless)
+
+    async def run() -> None:
+        with pair() as both:
+            async with opened(VllmLmcache, both.url, both.options) as engine:
+                await engine.settle()
+                both.lmcache.page.add("lmcache_mp_l2_store_submitted_objects", 3, device="cpu")
+                with pytest.raises(ServerProblem, match="3 stores were submitted and do not end"):
+                    await engine.settle()
+                both.lmcache.page.add("lmcache_mp_l2_store_completed_objects", 3, device="cpu")
                 await engine.settle()
 
     asyncio.run(run())
