@@ -165,6 +165,10 @@ class DifferenceMeasured(Event):
     For fractional scores ``p_mcnemar`` is that of a paired t test. ``power_reached`` is the chance of showing the margin with these
     pairs if the arm is no worse; ``needed_at_loss`` is ``needed`` if the loss seen is the true one, ``needed_to_differ`` the number of pairs
     that show a difference as large as the one seen; -1 where no number does. Fewer than ``least_pairs`` show the margin in no case.
+
+    ``needed`` is the size of the score test that decides, ``needed_textbook`` what published tables say for it. ``smallest_margin`` is what these
+    pairs, with the clusters they have, could show if nothing differed (1: nothing). ``given`` names documents or haystacks that samples share and that
+    are taken as given: the difference is then that on these alone.
     """
 
     base: str
@@ -205,6 +209,9 @@ class DifferenceMeasured(Event):
     needed_at_loss: int = -1
     least_pairs: int = 0
     needed_to_differ: int = -1
+    needed_textbook: int = -1
+    smallest_margin: float = 0.0
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

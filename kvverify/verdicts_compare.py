@@ -164,6 +164,11 @@ def lacking(e: DifferenceMeasured) -> str:
         return f"{e.missing:,} missing samples could make it more"
     if e.difference <= -e.margin:
         return "the loss seen is no smaller than the margin, and more than it is not shown either"
+    if e.clusters < e.pairs and e.smallest_margin >= e.margin:
+        return (
+            f"{e.clusters:,} independent samples and documents, of which one weighs too much, could not show less than "
+            f"{points(e.smallest_margin)} points even if nothing differed: ask about more documents"
+        )
     if e.pairs < e.needed:
         return f"that takes about {e.needed:,} pairs at this discordance, {e.needed - e.pairs:,} more"
     if e.needed_at_loss > e.pairs:
@@ -172,10 +177,11 @@ def lacking(e: DifferenceMeasured) -> str:
 
 
 def figures(e: DifferenceMeasured) -> str:
-    """Return a difference with its interval and counts, in points."""
+    """Return a difference with its interval and counts, in points, and on which documents alone it was seen."""
     counts = f"b {e.base_only:,}, c {e.arm_only:,}, " if e.base_only >= 0 else ""
     interval = "no interval" if e.undefined else f"{e.confidence:.0%} interval {points(e.low)} to {points(e.high)}"
-    return f"{points(e.difference)} points ({interval}, {counts}n {e.pairs:,})"
+    given = f", on {e.given} alone" if e.given else ""
+    return f"{points(e.difference)} points ({interval}, {counts}n {e.pairs:,}{given})"
 
 
 def points(share: float) -> str:

@@ -10,6 +10,7 @@ from kvverify.accuracy.arm import CANDIDATE_ROLES, Arm, arm_of
 from kvverify.accuracy.difference import CLUSTERED_T, Claim, bootstrap, estimate, strata_mean, table
 from kvverify.accuracy.identity import (
     AGAIN,
+    CONTROL,
     differences,
     effect_of,
     may_differ,
@@ -17,7 +18,8 @@ from kvverify.accuracy.identity import (
     nearest_base,
     refusal,
 )
-from kvverify.accuracy.pairing import Pair, Pairing, pair, scopes
+from kvverify.accuracy.options import SCRAMBLE
+from kvverify.accuracy.pairing import Pair, Pairing, given_documents, pair, scopes
 from kvverify.accuracy.size import size_of
 from kvverify.errors import UsageError
 from kvverify.events import Event
@@ -35,7 +37,10 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparePlan(LoggedOptions):
-    """Which runs are compared in which role, and what is tested. ``margin`` is in points, ``vary`` names the variables under test."""
+    """Which runs are compared in which role, and what is tested. ``margin`` is in points, ``vary`` names the variables under test.
+
+    ``fixed_documents``: what samples share is taken as given, and the claim is about it alone.
+    """
 
     base: str
     runs: tuple[str, ...] = ()
@@ -47,6 +52,7 @@ class ComparePlan(LoggedOptions):
     power: float = 0.8
     vary: tuple[str, ...] = ("kv_cache_dtype",)
     draws: int = DRAWS
+    fixed_documents: bool = False
 
     @property
     def paths(self) -> list[tuple[str, str]]:
@@ -64,13 +70,17 @@ def read_arms(plan: ComparePlan, read: Callable[[Path], tuple[Sequence[Event], s
         read: returns the events of a run folder and the SHA-256 of its log.
 
     Raises:
-        UsageError: a folder that holds no arm, or one that is given twice.
+        UsageError: a folder that holds no arm, or one that is given twice; a control that is none.
     """
     if not plan.runs and not plan.tier:
         raise UsageError("nothing to compare with BASE: give the run of another arm, or one with --tier")
     arms: list[Arm] = []
     for role, path in plan.paths:
         arm = arm_of(*read(Path(path)), Path(path), role)
+        if role == CONTROL and (control := arm.start.identity.get(CONTROL)) != SCRAMBLE:
+            raise UsageError(
+                f"--control {path}: its control is {control or 'none'}; expected a run of accuracy run --control {SCRAMBLE}"
+            )
         if same := next((a for a in arms if a.events_hash == arm.events_hash), None):
             raise UsageError(f"run {path}: is the same as {same.path}; a run compared with itself shows nothing")
         arms.append(_named_apart(arm, [a.label for a in arms]))
@@ -99,7 +109,13 @@ def compare(arms: Sequence[Arm], plan: ComparePlan, seed: int, emit: Emit) -> No
             pairings[arm.label] = against, pairing
             effect = effect_of(arm.role, plan.vary)
             for event in measured(
-                against.label, arm.label, effect, pairing.pairs, claim, claims=arm.role in CANDIDATE_ROLES
+                against.label,
+                arm.label,
+                effect,
+                pairing.pairs,
+                claim,
+                claims=arm.role in CANDIDATE_ROLES,
+                given=pairing.given,
             ):
                 emit(event)
     again = next((arm for arm in others if arm.role == AGAIN), None)
@@ -109,9 +125,16 @@ def compare(arms: Sequence[Arm], plan: ComparePlan, seed: int, emit: Emit) -> No
 
 
 def measured(
-    base: str, arm: str, effect: str, pairs: Sequence[Pair], claim: Claim, *, claims: bool
+    base: str, arm: str, effect: str, pairs: Sequence[Pair], claim: Claim, *, claims: bool, given: str = ""
 ) -> Iterator[DifferenceMeasured]:
     """Yield the difference over all pairs and, where it ``claims`` something, those over tasks and lengths, Holm over tasks."""
+    for found in _scoped(base, arm, effect, pairs, claim, claims=claims):
+        yield replace(found, given=given)
+
+
+def _scoped(
+    base: str, arm: str, effect: str, pairs: Sequence[Pair], claim: Claim, *, claims: bool
+) -> Iterator[DifferenceMeasured]:
     yield _difference(base, arm, effect, (ALL, list(pairs)), claim, primary=claims)
     if not claims:
         return
@@ -133,6 +156,8 @@ def _paired(base: Arm, arm: Arm, plan: ComparePlan, emit: Emit) -> Pairing | Non
         emit(ArmsPaired(base=base.label, arm=arm.label, effect=effect, refused=why))
         return None
     pairing = pair(base, arm)
+    if plan.fixed_documents:
+        pairing = given_documents(pairing)
     part = arm.role in PART_ROLES
     emit(
         ArmsPaired(
@@ -206,6 +231,8 @@ def _with_figures(known: DifferenceMeasured, pairs: list[Pair], scored: list[Pai
         clusters=found.clusters,
         design_effect=found.design_effect,
         needed=size.needed,
+        needed_textbook=size.textbook,
+        smallest_margin=found.smallest_margin,
         undefined=found.undefined,
         low_worst=low_worst,
         high_best=high_best,

@@ -17,13 +17,16 @@ import numpy.typing as npt
 from kvverify.accuracy.pairing import Pair
 from kvverify.stats.bootstrap import DRAWS, paired_bootstrap
 from kvverify.stats.bounded import bounded_interval, bounded_sample, bounded_z
-from kvverify.stats.design import design
+from kvverify.stats.design import contributions, design
 from kvverify.stats.mcnemar import mcnemar_exact
 from kvverify.stats.normal import quantile, upper_tail
 from kvverify.stats.paired import noninferior_p, paired_mean
 from kvverify.stats.tango import tango_interval, tango_p, tango_z
 
 TANGO, CLUSTERED_T = "tango", "clustered-t"
+MORE_CLUSTERS = (
+    'take more of them (RULER\'s essay tasks: offsets = "random"), or claim for this one alone with --fixed-documents'
+)
 Floats = npt.NDArray[np.float64]
 
 
@@ -47,7 +50,8 @@ class Claim:
 class Estimate:
     """An interval of the difference, parts of 1, and the test of the margin; ``undefined`` says why there is none.
 
-    ``square`` is the mean square of the differences: the discordance, where scores are 0 or 1.
+    ``square`` is the mean square of the differences: the discordance, where scores are 0 or 1. ``smallest_margin`` is what could be shown if
+    nothing differed: the more a single cluster weighs, the more may be hidden in those that were not asked.
     """
 
     difference: float
@@ -61,6 +65,7 @@ class Estimate:
     clusters: int
     design_effect: float
     undefined: str = ""
+    smallest_margin: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +112,17 @@ def strata_mean(values: Sequence[float] | Floats, strata: Sequence[str]) -> floa
 def estimate(data: Table, claim: Claim) -> Estimate:
     """Return the interval of the mean difference by the method that suits the scores."""
     if len(set(data.clusters)) < 2:
-        only = "one pair" if data.values.size == 1 else f"all pairs share one cluster, {data.clusters[0]}"
-        return _undefined(data, f"{only}: how much clusters vary cannot be seen in one")
+        if data.values.size == 1:
+            return _undefined(data, "one pair: how much pairs vary cannot be seen in one")
+        only = f"all pairs share one cluster, {data.clusters[0]}: how much clusters vary cannot be seen in one"
+        return _undefined(data, f"{only}; {MORE_CLUSTERS}")
     if data.binary and data.shared is None and data.even:
         return _of_counts(data, claim)
     arranged = design(data.values, strata=data.strata, clusters=data.shared)
-    return _undefined(data, arranged.undefined) if arranged.undefined else _of_means(data, claim)
+    if arranged.undefined:
+        hint = f"; {MORE_CLUSTERS}" if arranged.unit == "cluster" else ""
+        return _undefined(data, arranged.undefined + hint)
+    return _of_means(data, claim)
 
 
 def bootstrap(data: Table, claim: Claim) -> tuple[float, float] | None:
@@ -132,7 +142,10 @@ def _of_counts(data: Table, claim: Claim) -> Estimate:
     b, c, n = data.lost, data.gained, data.values.size
     low, high = tango_interval(b, c, n, claim.confidence)
     z, p = tango_z(b, c, n, claim.margin), tango_p(b, c, n, claim.margin)
-    return Estimate((c - b) / n, (b + c) / n, low, high, TANGO, z, p, mcnemar_exact(b, c), n, 1.0)
+    floor = _smallest_margin(n, 1 / n, claim)
+    return Estimate(
+        (c - b) / n, (b + c) / n, low, high, TANGO, z, p, mcnemar_exact(b, c), n, 1.0, smallest_margin=floor
+    )
 
 
 def _of_means(data: Table, claim: Claim) -> Estimate:
@@ -155,7 +168,23 @@ def _of_means(data: Table, claim: Claim) -> Estimate:
         mcnemar_exact(data.lost, data.gained) if data.binary else _two_sided(mean.mean, mean.se, mean.df),
         mean.clusters,
         mean.design_effect,
+        smallest_margin=_smallest_margin(mean.clusters, _heaviest(data), claim),
     )
+
+
+def _heaviest(data: Table) -> float:
+    """Return the weight in the mean of the cluster that has most."""
+    _, weights = contributions(data.values, strata=data.strata, clusters=data.shared)
+    return float(weights.max())
+
+
+def _smallest_margin(clusters: int, heaviest: float, claim: Claim) -> float:
+    """Return the margin that the score test of a bounded mean just shows where no pair differs.
+
+    z**2 b / (G + z**2) with G clusters and the bound b = G times the weight of the heaviest; 1 where all weigh the same.
+    """
+    z = quantile(1.0 - claim.alpha)
+    return min(1.0, z * z * clusters * heaviest / (clusters + z * z))
 
 
 def _z_of(p: float) -> float:

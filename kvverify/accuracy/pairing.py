@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvverify.accuracy.arm import Arm, cell
 from kvverify.events_accuracy import SampleAnswered, SampleLeftOut
+
+FEW = 3  # documents that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """``pairs`` are the samples that both arms planned; ``only_base`` and ``only_arm`` count those of one alone."""
+    """``pairs`` are the samples that both arms planned; ``only_base`` and ``only_arm`` count those of one alone.
+
+    ``given`` names what samples share where that is taken as given.
+    """
 
     pairs: list[Pair]
     only_base: int
     only_arm: int
+    given: str = ""
 
 
 def pair(base: Arm, arm: Arm) -> Pairing:
@@ -65,6 +72,16 @@ def pair(base: Arm, arm: Arm) -> Pairing:
         pairs += [_half(e, of_base=False) for key, e in arm.samples.items() if key not in base.samples]
         pairs += _nobody_came_to(base, arm)
     return Pairing(pairs, only_base, only_arm)
+
+
+def given_documents(pairing: Pairing) -> Pairing:
+    """Return pairs that share nothing, beside the names of what they shared: it is given then, and no sample of others like it."""
+    sizes = Counter(p.cluster for p in pairing.pairs)
+    shared = [name for name, many in sizes.items() if many > 1]
+    more = f" and {len(shared) - FEW:,} more" if len(shared) > FEW else ""
+    return replace(
+        pairing, pairs=[replace(p, cluster=p.key) for p in pairing.pairs], given=f"{', '.join(shared[:FEW])}{more}"
+    )
 
 
 def scopes(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:

@@ -1,4 +1,8 @@
-"""What a number of pairs can show, at the discordance that was seen."""
+"""What a number of pairs can show, at the discordance that was seen.
+
+Sizes are those of the score test, which decides: they reach the stated power. The textbook's, which published tables hold, is told
+beside them. Scores between 0 and 1 are sized as if they were right or wrong with the same mean square, which is on the safe side.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,13 @@ NONE = -1  # no number of pairs does
 class Size:
     """Numbers of pairs, design effect included; NONE where no number does.
 
-    ``needed`` shows the margin if the arm is no worse, ``needed_at_loss`` if the difference seen is the true one, ``needed_to_differ`` shows
-    that there is a difference as large. ``power_reached`` is the chance of these pairs if the arm is no worse.
+    ``needed`` shows the margin if the arm is no worse, ``textbook`` is what tables say of that, ``needed_at_loss`` shows it if the
+    difference seen is the true one, ``needed_to_differ`` shows that there is a difference as large. ``power_reached`` is the chance of
+    these pairs if the arm is no worse.
     """
 
     needed: int
+    textbook: int
     needed_at_loss: int
     needed_to_differ: int
     power_reached: float
@@ -34,21 +40,23 @@ def size_of(found: Estimate, pairs: int, claim: Claim, *, binary: bool) -> Size:
     at_loss = NONE if loss <= -margin else _scaled(_noninferior(spread, min(0.0, loss), claim), effect)
     independent = max(1, round(pairs / effect))
     enough = pairs >= least_pairs(margin, claim.alpha)
-    power = (
-        power_of(independent, margin, spread, alpha=claim.alpha, exact=binary) if enough and spread else float(enough)
-    )
+    power = power_of(independent, margin, spread, alpha=claim.alpha) if enough and spread else float(enough)
     return Size(
-        _scaled(_noninferior(spread, 0.0, claim), effect), at_loss, _differ(found, claim, effect, binary=binary), power
+        needed=_scaled(_noninferior(spread, 0.0, claim), effect),
+        textbook=_scaled(_noninferior(spread, 0.0, claim, score=False), effect),
+        needed_at_loss=at_loss,
+        needed_to_differ=_differ(found, claim, effect, binary=binary),
+        power_reached=power,
     )
 
 
-def _noninferior(spread: float, loss: float, claim: Claim) -> int:
-    least = least_pairs(claim.margin, claim.alpha)
-    sd = math.sqrt(max(0.0, spread - loss * loss))
-    if not sd:
-        return least
-    needed = pairs_needed_mean(claim.margin, sd, alpha=claim.alpha, power=claim.power, true_difference=loss)
-    return max(needed, least)
+def _noninferior(spread: float, loss: float, claim: Claim, *, score: bool = True) -> int:
+    """Return the pairs that show the margin at a mean square ``spread`` and a true difference ``loss``."""
+    if not spread:
+        return least_pairs(claim.margin, claim.alpha)
+    # a mean square below the mean is one of fractions, which nothing right or wrong has
+    spread = max(spread, abs(loss))
+    return pairs_needed(claim.margin, spread, alpha=claim.alpha, power=claim.power, true_difference=loss, score=score)
 
 
 def _differ(found: Estimate, claim: Claim, effect: float, *, binary: bool) -> int:

@@ -73,7 +73,8 @@ def _size(compared: Compared) -> Section:
     rows = [
         [
             *(e.arm, e.base, f"{e.pairs:,}", f"{e.clusters:,}", f"{e.design_effect:.2f}", f"{e.power_reached:.0%}"),
-            *(_count(n) for n in (e.needed, e.needed_at_loss, e.needed_to_differ)),
+            *(_count(n) for n in (e.needed, e.needed_textbook, e.needed_at_loss, e.needed_to_differ)),
+            "n/a" if e.undefined else f"{100 * e.smallest_margin:.2f}",
         ]
         for e in compared.claims
         if e.pairs
@@ -86,15 +87,18 @@ def _size(compared: Compared) -> Section:
         "design effect",
         "power",
         "needed",
+        "by the textbook",
         "needed at this loss",
         "to differ",
+        "smallest margin",
     ]
     powers = ", ".join(dict.fromkeys(f"{e.power:.0%}" for e in compared.claims))
     caption = (
-        f"Power: the chance that so many pairs show the margin if the arm is no worse. Pairs needed for {powers}: if it is no worse, if the "
-        "loss seen is the true one, and to show that there is a difference as large as the one seen."
+        f"Power: the chance that so many pairs show the margin if the arm is no worse. Pairs needed for {powers}: if it is no worse, by the "
+        "test that decides and by the textbook, whose number is too small where few pairs differ; if the loss seen is the true one; "
+        "and to show that there is a difference as large as the one seen. Smallest margin, in points: what could be shown if nothing differed."
     )
-    return Section("What the samples can show", caption, head, rows, frozenset(range(2, 9)))
+    return Section("What the samples can show", caption, head, rows, frozenset(range(2, 11)))
 
 
 def _checks(compared: Compared) -> Section:
@@ -231,6 +235,8 @@ def _gaps(compared: Compared) -> list[str]:
         found += [f"{arm}: cached reads not shown by a control" for arm in arms]
     if "again" not in roles and compared.claims:
         found.append("no run of the base asked again: what changes by itself is not known")
+    for given in dict.fromkeys(e.given for e in compared.claims if e.given):
+        found.append(f"samples share {given}, taken as given: claims hold for nothing else, other texts may lose more")
     for arm in compared.arms.values():
         if arm.missing and arm.finished:
             found.append(
