@@ -186,13 +186,11 @@ def session_reasons(seen: list[Event]) -> list[Reason]:
     found = []
     if foreign := [e for e in checked if e.foreign]:
         first = foreign[0]
-        text = f"{len(foreign)} of {len(checked)} answers hold foreign content, first session {first.session} that of {first.foreign}"
+        text = f"{len(foreign)} of {len(checked)} answers hold foreign content, first {first.session} that of {first.foreign}"
         found.append(Reason(Verdict.FAIL, text))
     if wrong := [e for e in checked if e.qualified and not e.right and not e.foreign]:
         first = wrong[0]
-        text = (
-            f"{len(wrong)} answers of qualified sessions are wrong, first session {first.session}, round {first.round}"
-        )
+        text = f"{len(wrong)} answers of qualified sessions are wrong, first {first.session}, round {first.round}"
         found.append(Reason(Verdict.FAIL, text))
     return [*found, *_bar(seen)]
 

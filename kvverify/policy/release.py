@@ -93,17 +93,21 @@ def _coverage(asked: Coverage, runs: Sequence[Run]) -> Iterator[Requirement]:
     enough = [
         k for k, (sequences, count) in sums.items() if sequences >= asked.sequences and count >= asked.compared_bytes
     ]
-    least = f"{asked.sequences:,} sequences and {size(asked.compared_bytes)}" + (" on a GPU" if asked.gpu else "")
+    least = f"{plural(asked.sequences, 'sequence')} and {size(asked.compared_bytes)}" + (
+        " on a GPU" if asked.gpu else ""
+    )
     lacking = [kernel for kernel in asked.kernels if kernel not in enough]
     short = max(0, asked.kernel_count - len(enough))
-    met = [f"{kernel} {sequences:,} sequences, {size(count)}" for kernel, (sequences, count) in sums.items()]
     named = f"{', '.join(asked.kernels)}" if asked.kernels else plural(max(1, asked.kernel_count), "kernel")
     if not asked.kernels and not asked.kernel_count:
         short = int(not enough)
     needed = [f"{kernel} below that" if kernel in sums else f"{kernel} not run" for kernel in lacking]
     needed += [f"{plural(short, 'kernel')} more"] * bool(short)
     verdict = Verdict.INCONCLUSIVE if needed else Verdict.PASS
-    where = "; ".join(met) or "nothing was compared" + (" on a GPU" if asked.gpu else "")
+    words = {kernel: f"{kernel} {sequences:,} ({size(count)})" for kernel, (sequences, count) in sums.items()}
+    below = [words[kernel] for kernel in sums if kernel not in enough]
+    where = ", ".join(words[kernel] for kernel in enough) or ("none" if sums else "nothing was compared")
+    where += f"; with less: {', '.join(below)}" if below else "" if sums or not asked.gpu else " on a GPU"
     yield Requirement(
         "coverage of kernels", f"{named}, each {least}", where, verdict, asked.published, 1, "; ".join(needed)
     )
@@ -116,12 +120,18 @@ def _coverage(asked: Coverage, runs: Sequence[Run]) -> Iterator[Requirement]:
         yield Requirement(
             "coverage of formats",
             ", ".join(asked.formats),
-            ", ".join(sorted(seen)) or "none",
+            _formats(seen, asked.formats),
             verdict,
             "",
             1,
             ", ".join(absent),
         )
+
+
+def _formats(seen: set[str], asked: Sequence[str]) -> str:
+    met = [name for name in asked if name in seen]
+    others = len(seen - set(asked))
+    return ", ".join(met or ["none of these"]) + (f" and {plural(others, 'format')} more" if others else "")
 
 
 def _faults(asked: PlantedFaults, runs: Sequence[Run]) -> Requirement:
@@ -150,7 +160,7 @@ def _tier(asked: ProvedTier, runs: Sequence[Run]) -> Requirement:
     return Requirement(
         "requests proved to come from below",
         f"{asked.proved:,} or more",
-        f"{proved:,} of {len(gates):,} gates satisfied",
+        f"{proved:,} of {len(gates):,} proved",
         Verdict.PASS if enough else Verdict.INCONCLUSIVE,
         asked.published,
         2,
@@ -186,7 +196,7 @@ def _isolation(asked: KeptApart, runs: Sequence[Run]) -> Requirement:
 def _margin(asked: Margin, runs: Sequence[Run]) -> Requirement:
     """Judge a claim. The point estimate is shown beside the published bar, and decides nothing."""
     suite = f" on {asked.suite}" if asked.suite else ""
-    name = f"within {asked.points:g} points by {asked.effect}{suite}"
+    name = f"within {asked.points:g} {'point' if asked.points == 1 else 'points'} by {asked.effect}{suite}"
     question = 4 if asked.effect == "format" else 3
     words = f"{asked.confidence:.0%} interval above -{asked.points:g}, {asked.pairs:,} pairs or more"
     words += f", power {asked.power:.0%}" if asked.power else ""

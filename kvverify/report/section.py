@@ -12,7 +12,7 @@ from kvverify.events import Verdict
 class Section:
     """One table. ``numbers`` are the columns that are aligned to the right; ``brief``: also at the end of the run's output.
 
-    ``picture`` is an SVG of the same, for the page; its texts are escaped.
+    ``picture`` is an SVG of the same, for the page; its texts are escaped. Cells of the columns ``unbroken`` stay on one line.
     """
 
     title: str
@@ -22,6 +22,7 @@ class Section:
     numbers: frozenset[int] = frozenset()
     brief: bool = False
     picture: str = ""
+    unbroken: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

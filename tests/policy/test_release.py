@@ -268,7 +268,7 @@ def test_a_known_finding_stays_on_the_page_and_out_of_the_questions(tmp_path: Pa
     signoff = make_signoff(runs, made="now", judged=answer.runs, judgement=answer.judgement, known=answer.known)
     assert (signoff.verdict, signoff.questions[0].verdict) == (Verdict.PASS, Verdict.PASS)
     assert [d.known for d in signoff.defects] == ["not called (until 2026-12-01)"]
-    assert "1 known findings excused" in signoff.line
+    assert "1 finding excused as known" in signoff.line
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import shlex
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from kvverify.cli.page_map import page_map
 from kvverify.errors import UsageError
 from kvverify.events import Event, FailureFound, RunStarted, Verdict
 from kvverify.report.signoff.bytemap import Damage, byte_map, damage
+from kvverify.report.signoff.defects import Defect, grouped
 from kvverify.report.signoff.document import document
 from kvverify.report.signoff.evidence import cut
 from kvverify.report.signoff.gather import gather
@@ -49,7 +51,9 @@ def test_the_committed_h200_runs_make_one_sign_off() -> None:
     s = signoff(H200)
     assert s.verdict is Verdict.FAIL
     assert [q.looked for q in s.questions] == [True, False, False, False]
-    assert s.questions[0].answer == "No: 9 defects with vllm-dma, lmcache-slots."
+    assert s.questions[0].answer == (
+        "No with vllm-dma, vllm-offload, lmcache-slots: 16 failures of 7 kinds. Yes with the other 8 kernels, on the layouts they met."
+    )
     assert s.subject.facts["GPU"][0].startswith("NVIDIA H200, sm_90")
     slots = next(k for k in s.subject.kernels if k.name == "lmcache-slots")
     assert slots.library == "lmcache 0.5.3"
@@ -61,17 +65,44 @@ def test_the_committed_h200_runs_make_one_sign_off() -> None:
     )
 
 
-def test_every_failure_has_its_replay_line_or_says_that_its_file_is_gone() -> None:
-    s = signoff(H200)
+def test_every_failure_has_its_replay_line_or_says_that_its_file_is_gone(tmp_path: Path) -> None:
+    s = signoff([*H200, write(tmp_path / "survived", selftest("survived"))])
     failures = [d for d in s.defects if not d.title.startswith("planted fault")]
+    assert len(failures) == 16
     for d in failures:
         command = d.replay.removeprefix("kvverify replay ")
         assert Path(command).is_file() or d.replay.startswith("no replay: failures/"), d
-    assert sum(d.replay.startswith("kvverify replay") for d in failures) == 6
+    assert sum(d.replay.startswith("kvverify replay") for d in failures) == 15
     assert [d.replay for d in s.defects if d.title.startswith("planted fault")] == [
-        "kvverify roundtrip --kernel vllm-swap-blocks --plant F16",
-        "kvverify roundtrip --kernel vllm-swap-blocks --plant K11",
+        "kvverify roundtrip --kernel torch --plant F00"
     ]
+
+
+def test_failures_of_one_kind_stand_together() -> None:
+    groups = signoff(
+        [RESULTS / "h200" / name for name in ("roundtrip", "offload-dma", "live/lmcache-in-process")]
+    ).groups
+    assert [(g.title, g.runs) for g in groups] == [
+        ("vllm-dma: wrong-bytes, 7 failures on 4 layouts", "roundtrip, offload-dma"),
+        ("vllm-dma: race, 2 failures", "roundtrip, offload-dma"),
+        ("vllm-offload: race, 2 failures on 2 layouts", "roundtrip, offload-dma"),
+        ("vllm-offload: wrong-bytes, 5 failures on 5 layouts", "roundtrip, offload-dma"),
+        ("lmcache-slots: wrong-bytes, 3 failures on 3 layouts", "roundtrip"),
+        ("lmcache-slots on lbnhc-bf16x1+fp16x1-h4-d128-n16-b589824-sparse15: crashed at step 1", "roundtrip"),
+        ("lmcache-in-process: tiers, 6 failures", ""),
+    ]
+    assert all(g.first.steady for g in groups)  # shown in full is one that a replay shows again
+    assert sum(not d.steady for g in groups for d in g.others) == 4
+    cut = groups[0].cut(2)
+    assert (len(cut.others), cut.more, cut.title) == (2, 4, groups[0].title)
+
+
+def test_a_kind_of_failure_is_known_when_all_of_it_is() -> None:
+    one = Defect("run", "t", "h", [], "r", known="not called", group="k: race")
+    (group,) = grouped([one, replace(one, known="")])
+    assert (group.known, group.first.known) == ("", "")
+    known, other = grouped([replace(one, group="b: race"), replace(one, known="", group="a: race")])
+    assert (known.name, other.name, other.known) == ("a: race", "b: race", "not called")
 
 
 def test_every_command_that_shows_a_failure_again_is_one(tmp_path: Path) -> None:
@@ -87,6 +118,7 @@ def test_every_command_that_shows_a_failure_again_is_one(tmp_path: Path) -> None
     }
     start = RunStarted(at=1.0, command="accuracy compare", version="0", seed=3, options=options)
     paths = [*H200, write(tmp_path / "cost", [start, *compared]), write(tmp_path / "shared", isolation(foreign=1))]
+    paths.append(write(tmp_path / "survived", selftest("survived")))
     s = signoff([*paths, *(LIVE / name for name in ("lmcache-skipped", "doctor"))])
     lines = [d.replay for d in s.defects if not d.replay.startswith("no replay")]
     assert {line.split()[1] for line in lines} == {
@@ -156,9 +188,9 @@ def test_without_a_policy_all_four_questions_decide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("measured", "verdict", "answer"),
     [
-        (difference(value=-0.002), Verdict.PASS, "Less than 1 points: -0.20 points"),
+        (difference(value=-0.002), Verdict.PASS, "Less than 1 point: -0.20 points"),
         (difference(value=-0.008), Verdict.INCONCLUSIVE, "Not decided: -0.80 points"),
-        (difference(value=-0.03), Verdict.FAIL, "More than the margin of 1 points: -3.00 points"),
+        (difference(value=-0.03), Verdict.FAIL, "More than the margin of 1 point: -3.00 points"),
     ],
 )
 def test_what_the_format_costs(tmp_path: Path, measured: Event, verdict: Verdict, answer: str) -> None:
@@ -188,6 +220,42 @@ def test_other_builds_are_admitted(tmp_path: Path) -> None:
     assert (
         "The runs differ in build (vllm 0.32.0; vllm 0.26.0): none of these was tested by all of them." in s.gaps.short
     )
+
+
+def test_servers_stand_apart_with_what_asked_them_and_what_did_not() -> None:
+    s = signoff(
+        [RESULTS / "h200" / "live" / name for name in ("native-bf16", "native-tq4", "isolation-bf16", "doctor")]
+    )
+    first, second = s.subject.servers
+    assert (first.engine, first.formats, first.build) == ("vllm-native", "bf16", "vllm 0.26.0")
+    assert first.tiers == "hbm of 16,384 tokens, dram of 46,603 tokens"
+    assert dict(first.runs) == {"native-bf16": "tier-diff", "isolation-bf16": "isolation", "doctor": "doctor"}
+    assert dict(second.runs) == {"native-tq4": "tier-diff"}
+    of = "of vllm-native with bf16, turboquant_4bit_nc"
+    assert [line for line in s.gaps.short if line.startswith("Not asked of every server")] == [
+        f"Not asked of every server: isolation {of}.",
+        f"Not asked of every server: doctor {of}.",
+    ]
+    assert not any("differ in engine" in line for line in s.gaps.short)
+
+
+def test_what_several_runs_say_is_told_apart() -> None:
+    s = signoff([RESULTS / "h200" / "live" / name for name in ("isolation-bf16", "isolation-tq4-first")])
+    answers = s.questions[2]
+    assert answers.answer == "No in isolation-tq4-first. Yes in isolation-bf16."
+    assert answers.reasons == [
+        "FAIL: isolation-tq4-first: 35 answers of qualified sessions are wrong, first session 15, round 3"
+    ]
+    figures = document(s)["questions"][2]["figures"]
+    assert figures["isolation-bf16"].startswith("658 of 658")
+    assert figures["isolation-tq4-first"].startswith("623 of 658")
+
+
+def test_the_map_is_of_the_page_with_the_least_damage_and_of_a_whole_one_only_alone() -> None:
+    (partly,) = signoff([RESULTS / "h200" / "offload-dma"]).maps
+    assert "37,440 wrong bytes" in partly.note
+    (whole,) = signoff([RESULTS / "h200" / "offload-dma-minimax", RESULTS / "h200" / "lmcache-slots"]).maps
+    assert "lmcache-slots" in whole.note
 
 
 def test_the_byte_map_shows_what_the_failure_names() -> None:
@@ -263,6 +331,17 @@ def test_pictures_say_in_words_what_they_show(tmp_path: Path) -> None:
     assert "4bit against bf16: 16k +0.00 (-0.50 to +0.50), 32k -2.00 (-2.50 to -1.50)" in note
 
 
+def test_pictures_of_several_live_runs_keep_them_apart() -> None:
+    names = ("native-bf16", "lmcache-in-process")
+    figures = {f.title: f for f in signoff([RESULTS / "h200" / "live" / name for name in names]).plots}
+    note = figures["First divergence"].note
+    assert "lmcache-in-process: dram against hbm: 8 of 8 diverge" in note
+    assert "none diverges: native-bf16: cold against hbm" in note
+    tokens = figures["Tokens by tier"]
+    assert tokens.lead == "Prompt tokens of the requests whose tier was looked at."
+    assert tokens.figures[2] == "native-bf16: dram hbm 0, dram 1,264, disk 0, computed 128"
+
+
 def test_pictures_of_a_live_run() -> None:
     figures = {f.title: f for f in signoff([LIVE / "lmcache-skipped"]).plots}
     assert "dram against hbm: 1 of 1 diverge" in figures["First divergence"].note
@@ -270,7 +349,7 @@ def test_pictures_of_a_live_run() -> None:
     assert "lmcache-skipped: dram hbm 0, dram 192, disk 0, computed 16" in figures["Tokens by tier"].note
     assert all(bool(figures[title].svg) for title in ("First divergence", "Tokens by tier"))
     equal = {f.title: f for f in signoff([LIVE / "lmcache"]).plots}
-    assert equal["Logprob difference by position"].note.startswith("All logprobs are equal bit for bit.")
+    assert equal["Logprob difference by position"].note.startswith("All logprobs are equal bit for bit, in 6 pairs")
     assert not equal["Logprob difference by position"].svg
 
 
@@ -302,7 +381,7 @@ def test_json_holds_everything_and_cuts_nothing() -> None:
     s = signoff(H200)
     data = json.loads(json.dumps(document(s), default=str))
     assert data["exit_code"] == 1
-    assert len(data["tables"]["Layouts by kernel"]) == 179
+    assert len(data["tables"]["Layouts by kernel"]) == 181
     assert data["runs"][0]["events_sha256"] == s.runs[0].log_hash
     assert len(data["failures"]) == len(s.defects)
     assert cut(s.sections[0]) is s.sections[0]

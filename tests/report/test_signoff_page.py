@@ -106,6 +106,7 @@ def test_structure_of_the_h200_page() -> None:
         "Contents",
         "Failures",
         "Byte map of a page",
+        "Kernels and their files",
         "Runs",
         "Formats by kernel",
         "Layouts by kernel",

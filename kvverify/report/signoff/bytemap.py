@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,12 @@ class Damage:
     heads: Sequence[tuple[int, int]] = field(default_factory=tuple)
     tokens: Sequence[tuple[int, int]] = field(default_factory=tuple)
     cell: Sequence[tuple[int, int]] = field(default_factory=tuple)
+
+    def share(self, page: PageMap) -> float:
+        """Return the share of the page's cells that the headline names; 1 where it names none."""
+        every = ((self.heads, page.heads), (self.tokens, page.tokens), (self.cell, page.cell_bytes))
+        named = [sum(last - first + 1 for first, last in ranges) / whole for ranges, whole in every]
+        return math.prod(named) or 1.0
 
 
 def damage(document: dict[str, Any], page: PageMap, replay: str) -> Damage:

@@ -40,6 +40,7 @@ def document(s: Signoff) -> dict[str, Any]:
         ],
         "tested": {
             "facts": {word: list(values) for word, values in s.subject.facts.items()},
+            "servers": [{**dataclasses.asdict(server), "runs": dict(server.runs)} for server in s.subject.servers],
             "kernels": [{**dataclasses.asdict(k), "files": dict(k.files)} for k in s.subject.kernels],
             "conflicts": list(s.subject.conflicts),
         },

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from kvverify.events import CodecCompared, ExcessMeasured, FaultPlanted, GateEvaluated, ReplayCompared, Verdict
+from kvverify.events import (
+    BatchFinished,
+    CodecCompared,
+    ExcessMeasured,
+    FaultPlanted,
+    GateEvaluated,
+    ReplayCompared,
+    Verdict,
+)
 from kvverify.events_accuracy import ArmIncluded, FlipsMeasured, IdentityDiffered
 from kvverify.report.final import fault_cell
 from kvverify.report.live import TIERS
 from kvverify.report.section import Section
 from kvverify.report.signoff.gather import Run
 from kvverify.report.signoff.losses import POINTS, judge
-from kvverify.report.words import duration, size, utc
+from kvverify.report.words import duration, plural, printable, size, utc
 from kvverify.verdicts import differs
 from kvverify.verdicts_compare import Compared
 from kvverify.verdicts_live import Proofs
 
 MOST_ROWS = 400
 _FEW = 6
+_NUMBER = re.compile(r"\d{4,}")
+_DIGITS = 16  # of a digest, where the whole of it stands elsewhere
 
 
 def tables(runs: Sequence[Run]) -> list[Section]:
@@ -51,36 +63,43 @@ def run_table(runs: Iterable[Run]) -> Section:
                 began,
                 duration(run.summary.seconds),
                 seed,
-                run.log_hash,
+                f"{run.log_hash[:_DIGITS]}…",
             ]
         )
     head = ["run", "command", "verdict", "began", "took", "seed", "SHA-256 of its events"]
-    return Section("Runs", "What this page is made of. Each verdict is computed anew from the events.", head, rows)
+    caption = (
+        "What this page is made of. Each verdict is computed anew from the events; whole digests are in manifest.json."
+    )
+    return Section("Runs", caption, head, rows, frozenset({5}), unbroken=frozenset(range(5)))
 
 
 def format_matrix(runs: Sequence[Run]) -> Section:
-    """Return sequences and bytes for each format and kernel."""
-    cells: dict[tuple[str, str], list[int]] = {}
+    """Return the sequences of each format and kernel, and the bytes of each kernel."""
+    cells: Counter[tuple[str, str]] = Counter()
+    compared: Counter[str] = Counter()
     for run in _byte_runs(runs):
         for kernel, formats in run.summary.coverage.items():
             for name, orders in formats.items():
-                cell = cells.setdefault((name, kernel), [0, 0])
-                cell[0] += sum(c.sequences for c in orders.values())
-                cell[1] += sum(c.compared_bytes for c in orders.values())
+                cells[name, kernel] += sum(c.sequences for c in orders.values())
+        for e in run.of(BatchFinished):
+            compared[e.kernel] += e.compared_bytes
     kernels = list(dict.fromkeys(kernel for _, kernel in cells))
     failed = {
         (name, c.kernel) for run in runs for c in run.summary.cases for name in c.formats if c.verdict is Verdict.FAIL
     }
-    rows = []
-    for name in dict.fromkeys(name for name, _ in cells):
-        met = [cells.get((name, kernel)) for kernel in kernels]
-        marks = [" FAIL in a layout with it" if (name, kernel) in failed else "" for kernel in kernels]
-        words = [f"{c[0]:,} · {size(c[1])}{mark}" if c else "not met" for c, mark in zip(met, marks, strict=True)]
-        rows.append([name, *words])
+
+    def cell(name: str, kernel: str) -> str:
+        mark = "FAIL " if (name, kernel) in failed else ""
+        return f"{mark}{cells[name, kernel]:,}" if (name, kernel) in cells else "–"
+
+    rows = [[name, *(cell(name, kernel) for kernel in kernels)] for name in dict.fromkeys(name for name, _ in cells)]
+    if rows:
+        rows.append(["bytes compared, all formats", *(size(compared[kernel]) for kernel in kernels)])
     caption = (
-        "Sequences and bytes compared by KV format and kernel; a layout with several formats counts in the row of each."
+        "Sequences by KV format and kernel, – where it met none. A layout with several formats counts in the row of each; "
+        "FAIL: a sequence on a layout with this format failed."
     )
-    return Section("Formats by kernel", caption, ["format", *kernels], rows)
+    return Section("Formats by kernel", caption, ["format", *kernels], rows, frozenset(range(1, len(kernels) + 1)))
 
 
 def layout_matrix(runs: Sequence[Run]) -> Section:
@@ -98,12 +117,16 @@ def layout_matrix(runs: Sequence[Run]) -> Section:
 
     def cell(layout: str, kernel: str) -> str:
         verdict, sequences = cells.get((layout, kernel), (None, 0))
-        return f"{verdict}, {sequences:,}" if verdict else refused.get((layout, kernel), "not met")
+        if verdict is None:
+            return refused.get((layout, kernel), "–")
+        return f"{sequences:,}" if verdict is Verdict.PASS else f"{verdict} {sequences:,}"
 
     met = sorted(formats, key=lambda layout: not any(cells.get((layout, k), (None, 0))[0] for k in kernels))
     rows = [[layout, ", ".join(sorted(formats[layout])), *(cell(layout, k) for k in kernels)] for layout in met]
-    caption = "Verdict and sequences of every kernel on every layout; those that no kernel met come last."
-    return Section("Layouts by kernel", caption, ["layout", "formats", *kernels], rows)
+    caption = "Sequences of every kernel on every layout, all right where no verdict stands before them; – where it met none. "
+    caption += "Layouts that no kernel met come last."
+    numbers = frozenset(range(2, len(kernels) + 2))
+    return Section("Layouts by kernel", caption, ["layout", "formats", *kernels], rows, numbers)
 
 
 def _byte_runs(runs: Iterable[Run]) -> list[Run]:
@@ -124,12 +147,27 @@ def kill_table(runs: Sequence[Run]) -> Section:
     rows = []
     for fault, name in faults:
         met = [found.get((*place, fault, name)) for place in places]
-        cells = [fault_cell(e.outcome, e.by, e.reason, e.examples, e.seconds) if e else "not tried" for e in met]
+        cells = [_fault_cell(e) if e else "not tried" for e in met]
         rows.append([f"{fault} {name}", *cells])
-    caption = (
-        "Whether the check finds each planted fault, by what, and what that took; a column for each run and kernel."
+    one = len({run for run, _ in places}) == 1
+    columns = [kernel if one else f"{run}: {kernel}" for run, kernel in places]
+    return Section("Planted faults", _outcomes(rows), ["fault", *columns], rows)
+
+
+def _fault_cell(e: FaultPlanted) -> str:
+    """Return whether a fault was found, and by what; how long that took stands in the report of the run."""
+    if e.outcome == "killed" and e.by:
+        return printable(f"killed by {e.by}")
+    return fault_cell(e.outcome, e.by, e.reason, e.examples, e.seconds)
+
+
+def _outcomes(rows: Sequence[Sequence[str]]) -> str:
+    killed = sum(any(cell.startswith("killed") for cell in row) for row in rows)
+    survived = sum(cell.startswith("survived") for row in rows for cell in row)
+    return (
+        f"Whether the check finds each planted fault, and by what. {killed:,} of {len(rows):,} are killed with some kernel, "
+        f"{plural(survived, 'survival')}."
     )
-    return Section("Planted faults", caption, ["fault", *(f"{run}: {kernel}" for run, kernel in places)], rows)
 
 
 def gates(runs: Iterable[Run]) -> Section:
@@ -150,15 +188,16 @@ def gates(runs: Iterable[Run]) -> Section:
                     arm,
                     proved,
                     *("–" if n is None else f"{n:,}" for n in hits),
-                    ", ".join(witnesses) or "–",
+                    _NUMBER.sub(lambda n: f"{int(n[0]):,}", ", ".join(witnesses)) or "–",
                     words,
                 ]
             )
-    head = ["run", "arm", "proved", "hbm hits", "dram hits", "disk hits", "further evidence", "missing"]
+    head = ["run", "arm", "proved", "hbm hits", "dram hits", "disk hits", "evidence beside hits", "missing"]
     caption = (
-        "Whether requests came from the tier of their arm; hit tokens as the server counts them, – where it does not."
+        "Whether requests came from the tier of their arm. Hits in tokens as the server counts them, – where it does not; other "
+        "evidence is that of the arm's first request."
     )
-    return Section("Proof of the tier", caption, head, rows, frozenset(range(3, 6)))
+    return Section("Proof of the tier", caption, head, rows, frozenset(range(3, 6)), unbroken=frozenset(range(3)))
 
 
 def counted(gates: Iterable[GateEvaluated], name: str) -> int | None:
@@ -199,8 +238,8 @@ def floors(runs: Iterable[Run]) -> Section:
                     interval,
                 ]
             )
-    head = ["run", "arm", "against", "what", "kind", "differ", "largest or excess", "interval"]
-    caption = "An arm against the same arm again is the noise floor; what is judged counts only beyond it."
+    head = ["run", "arm", "against", "what", "kind", "differ", "largest difference, or excess", "interval"]
+    caption = "An arm against the same arm again is the noise floor; what is judged counts only beyond it. Differences are of logprobs."
     return Section("Noise floors and excess", caption, head, rows)
 
 

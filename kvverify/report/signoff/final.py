@@ -14,7 +14,7 @@ from kvverify.report.final import STYLES, _line
 from kvverify.report.signoff.signoff import Signoff
 from kvverify.report.words import plural, printable
 
-MOST_DEFECTS = 10
+MOST_KINDS = 10
 
 
 def print_signoff(s: Signoff, page: Path, file: IO[str] | None = None) -> None:
@@ -37,12 +37,16 @@ def print_signoff(s: Signoff, page: Path, file: IO[str] | None = None) -> None:
             rules.add_row(_text(r.name), _verdict(r.verdict), _text(r.found), _text(r.missing or "–"))
         console.print(rules)
         console.print()
-    for d in s.defects[:MOST_DEFECTS]:
-        _line(console, f"{'known' if d.known else 'FAIL'} {d.title} ({d.run})", "" if d.known else "bold red")
-        _line(console, f"  {d.headline}")
-        _line(console, f"  {d.replay}\n")
-    if len(s.defects) > MOST_DEFECTS:
-        _line(console, f"and {plural(len(s.defects) - MOST_DEFECTS, 'failure')} more on the page\n")
+    for g in s.groups[:MOST_KINDS]:
+        _line(
+            console,
+            f"{'known' if g.known else 'FAIL'} {g.title}{f' ({g.runs})' if g.runs else ''}",
+            "" if g.known else "bold red",
+        )
+        _line(console, f"  {g.first.headline}")
+        _line(console, f"  {g.first.replay}\n")
+    if len(s.groups) > MOST_KINDS:
+        _line(console, f"and {plural(len(s.groups) - MOST_KINDS, 'kind')} of failure more on the page\n")
     _line(console, "Not covered:")
     for text in s.gaps.short or ["nothing that was asked for"]:
         _line(console, f"  {text}")

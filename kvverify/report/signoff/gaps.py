@@ -33,6 +33,7 @@ def gaps(runs: Sequence[Run], asked: Sequence[Question], tested: Subject) -> Gap
     ran = {run.command for run in runs}
     if missing := [command for command in ALL_COMMANDS if command not in ran]:
         short.append(f"Not run: {', '.join(missing)}.")
+    short += _servers(tested)
     short += [*_gpus(tested), *(f"{line[:1].upper()}{line[1:]}." for line in tested.conflicts)]
     short += [*_coverage(runs), *_samples(runs)]
     if told := [word for word, values in tested.facts.items() if not values]:
@@ -42,6 +43,17 @@ def gaps(runs: Sequence[Run], asked: Sequence[Question], tested: Subject) -> Gap
         count = sum(len(lines) for _, lines in by_run)
         short.append(f"The runs name {count:,} gaps of their own; all are listed under «Gaps of each run».")
     return Gaps(short, by_run)
+
+
+def _servers(tested: Subject) -> list[str]:
+    """Return what was asked of some servers and not of others."""
+    asked = dict.fromkeys(command for server in tested.servers for command in server.runs.values())
+    left = {
+        command: [server.name for server in tested.servers if command not in server.runs.values()]
+        for command in asked
+        if not command.startswith("accuracy")
+    }
+    return [f"Not asked of every server: {command} of {'; '.join(names)}." for command, names in left.items() if names]
 
 
 def _gpus(tested: Subject) -> list[str]:
@@ -68,12 +80,15 @@ def _coverage(runs: Sequence[Run]) -> list[str]:
             refused.setdefault(kernel, set()).update(row)
         for e in run.of(BatchFinished):
             met.setdefault(e.kernel, set()).add(e.layout)
-    left = {kernel: len(layouts - met.get(kernel, set())) for kernel, layouts in offered.items()}
     none = {kernel: len(names - offered.get(kernel, set())) for kernel, names in refused.items()}
-    words = [f"{kernel} {n} of {len(offered[kernel])}" for kernel, n in left.items() if n]
-    lines = [f"Layouts offered and not met: {', '.join(words)}."] if words else []
+    words = [
+        f"{kernel} {len(layouts & met.get(kernel, set()))} of {len(layouts)}"
+        for kernel, layouts in offered.items()
+        if layouts - met.get(kernel, set())
+    ]
+    lines = [f"Layouts that a kernel takes and met: {', '.join(words)}."] if words else []
     words = [f"{kernel} {n}" for kernel, n in none.items() if n]
-    return [*lines, f"Layouts refused: {', '.join(words)}."] if words else lines
+    return [*lines, f"Layouts that a kernel refuses: {', '.join(words)}."] if words else lines
 
 
 def _samples(runs: Sequence[Run]) -> list[str]:

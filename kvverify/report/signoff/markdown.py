@@ -6,9 +6,10 @@ import re
 
 from kvverify.report.markdown import _escape, _list, _table
 from kvverify.report.section import Section
-from kvverify.report.signoff.page import MOST_DEFECTS
+from kvverify.report.signoff.defects import Defect, Group
+from kvverify.report.signoff.page import MOST_GROUPS, MOST_OTHERS
 from kvverify.report.signoff.requirement import Judgement
-from kvverify.report.signoff.signoff import Defect, Signoff
+from kvverify.report.signoff.signoff import Signoff
 from kvverify.report.words import printable
 
 MOST_ROWS = 100
@@ -20,6 +21,12 @@ def render_markdown(s: Signoff) -> str:
     parts = [f"# kvverify sign-off: {s.headline}", f"{s.verdict}: {_escape(s.line)}."]
     facts = [[word, s.subject.words(word)] for word in s.subject.facts]
     parts += ["## What was tested", _table(["what", "value"], facts)]
+    if s.subject.servers:
+        rows = [
+            [v.engine, v.formats, v.tiers, v.model, v.build, ", ".join(f"{c} ({r})" for r, c in v.runs.items())]
+            for v in s.subject.servers
+        ]
+        parts.append(_table(["engine", "KV formats of its layers", "tiers", "model", "build", "asked by"], rows))
     kernels = [
         [k.name, k.library, k.device, "; ".join(f"{f} {h}" for f, h in k.files.items())] for k in s.subject.kernels
     ]
@@ -38,7 +45,7 @@ def render_markdown(s: Signoff) -> str:
     if s.judgement:
         parts += _policy(s.judgement)
     parts.append("## Failures")
-    parts += [_defect(d) for d in s.defects[:MOST_DEFECTS]] or ["None."]
+    parts += [part for group in s.groups[:MOST_GROUPS] for part in _group(group)] or ["None."]
     for section in s.sections:
         parts += _section(section)
     parts += ["## Pictures", _list(f"{figure.title}: {figure.note}" for figure in [*s.maps, *s.plots])]
@@ -71,8 +78,15 @@ def _section(section: Section) -> list[str]:
     return [f"## {section.title}", _escape(section.caption), _table(section.head, section.rows[:MOST_ROWS]), *more]
 
 
-def _defect(d: Defect) -> str:
+def _group(group: Group) -> list[str]:
+    """Return the first failure of a kind in full, the others in a table."""
+    others = [[f"{d.title} ({d.run})", d.headline, d.replay] for d in group.others[:MOST_OTHERS]]
+    shown = _defect(group.first, f"{group.title} ({group.runs})" if group.runs else group.title)
+    return [shown, _table(["more of this kind", "what", "shown again by"], others)] if others else [shown]
+
+
+def _defect(d: Defect, title: str) -> str:
     text = "\n".join(printable(line) for line in [d.headline, *d.details, "", d.replay])
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     known = f"\n\nKnown: {_escape(d.known)}" if d.known else ""
-    return f"### {_escape(d.title)} ({_escape(d.run)}){known}\n\n{fence}text\n{text}\n{fence}"
+    return f"### {_escape(title)}{known}\n\n{fence}text\n{text}\n{fence}"

@@ -9,7 +9,8 @@ from kvverify.report.signoff.evidence import cut
 from kvverify.report.signoff.signoff import Signoff
 from kvverify.report.words import plural
 
-MOST_DEFECTS = 200
+MOST_GROUPS = 100
+MOST_OTHERS = 100
 
 
 def render_page(s: Signoff) -> str:
@@ -18,8 +19,8 @@ def render_page(s: Signoff) -> str:
     return template("signoff/signoff.html.j2").render(
         s=s,
         sections=sections,
-        defects=s.defects[:MOST_DEFECTS],
-        defects_left=max(0, len(s.defects) - MOST_DEFECTS),
+        groups=[g.cut(MOST_OTHERS) for g in s.groups[:MOST_GROUPS]],
+        groups_left=max(0, len(s.groups) - MOST_GROUPS),
         contents=_contents(s),
         verdicts=[str(verdict) for verdict in Verdict],
         plural=plural,
@@ -33,6 +34,7 @@ def _contents(s: Signoff) -> list[tuple[str, str]]:
         *([("policy", f"Policy {s.judgement.policy}")] if s.judgement else []),
         ("failures", "Failures"),
         *([("bytes", "Byte map of a page")] if s.maps else []),
+        *([("kernels", "Kernels and their files")] if s.subject.kernels else []),
         *((f"table-{n}", section.title) for n, section in enumerate(s.sections, 1)),
         ("plots", "Pictures"),
         *([("gaps", "Gaps of each run")] if s.gaps.by_run else []),

@@ -26,6 +26,7 @@ from kvverify.report.signoff.svg import (
     shown_series,
     steps,
 )
+from kvverify.report.words import plural
 from kvverify.verdicts_live import Proofs
 
 MOST_POSITIONS = 512
@@ -36,7 +37,7 @@ def logprob_by_position(runs: Sequence[Run]) -> Figure:
     """Return the largest and the median difference of a logprob at each position, up to the first other token."""
     title = "Logprob difference by position"
     by_arm: dict[str, list[list[float]]] = {}
-    for run in runs:
+    for run, prefix in _named(runs):
         answers = {(e.arm, e.round, e.request): e for e in run.of(RequestAnswered) if not e.error}
         last = {
             (e.base, e.arm, e.round, e.request): e
@@ -46,21 +47,21 @@ def logprob_by_position(runs: Sequence[Run]) -> Figure:
         for e in last.values():
             pair = [answers.get((arm, e.round, e.request)) for arm in (e.base, e.arm)]
             if pair[0] and pair[1]:
-                _add_differences(by_arm.setdefault(f"{e.arm} against {e.base}", []), pair[0], pair[1])
+                _add_differences(by_arm.setdefault(f"{prefix}{e.arm} against {e.base}", []), pair[0], pair[1])
     by_arm = {name: own for name, own in by_arm.items() if own}
     if not by_arm:
         return Figure(title, "No answers of two arms are among these runs.")
     largest = {name: max(max(column) for column in own) for name, own in by_arm.items()}
-    words = "; ".join(
-        f"{name}: largest {value:.3g} over {len(by_arm[name])} positions" for name, value in largest.items()
-    )
     apart = {name: own for name, own in by_arm.items() if largest[name] > 0}
     if not apart:
-        return Figure(title, f"All logprobs are equal bit for bit. {words}.")
+        return Figure(title, f"All logprobs are equal bit for bit, in {plural(len(by_arm), 'pair')} of arms.")
+    told = [f"{name}: largest {largest[name]:.3g} over {len(own)} positions" for name, own in apart.items()]
+    equal = [name for name in by_arm if name not in apart]
+    words = "; ".join([*told, *([f"equal bit for bit: {', '.join(equal)}"] if equal else [])])
     note = f"Largest (line) and median (marks) absolute difference at each generated token, up to the first other one. {words}."
     shown = shown_series(apart)
     spots = [value for own in shown.values() for column in own for value in (max(column),) if value > 0]
-    x = linear(0, max(len(own) for own in shown.values()), LEFT, WIDTH - RIGHT)
+    x = linear(0, max(_last_apart(own) for own in shown.values()), LEFT, WIDTH - RIGHT)
     y = logarithmic(min(spots), max(spots), HEIGHT - BOTTOM, TOP)
     picture = Picture("logprob", title, note)
     picture.frame(x, y, "generated token", "difference of the logprob")
@@ -68,6 +69,16 @@ def logprob_by_position(runs: Sequence[Run]) -> Figure:
         _draw_differences(picture, number, name, own, (x, y))
     picture.legend(list(shown))
     return Figure(title, note + left_out(apart), picture.markup())
+
+
+def _named(runs: Sequence[Run]) -> list[tuple[Run, str]]:
+    """Return the runs that compare answers, each with what stands before the names of its arms: of several runs the run's."""
+    own = [run for run in runs if any(e.what == "answers" for e in run.of(ReplayCompared))]
+    return [(run, f"{run.name}: " if len(own) > 1 else "") for run in own]
+
+
+def _last_apart(columns: Sequence[Sequence[float]]) -> int:
+    return max((n for n, column in enumerate(columns, 1) if max(column) > 0), default=1)
 
 
 def _add_differences(columns: list[list[float]], base: RequestAnswered, arm: RequestAnswered) -> None:
@@ -105,25 +116,27 @@ def first_divergence(runs: Sequence[Run]) -> Figure:
     found: dict[str, Counter[int]] = {}
     totals: Counter[str] = Counter()
     longest = 0
-    for run in runs:
+    for run, prefix in _named(runs):
         last = {
             (e.base, e.arm, e.round, e.request): e
             for e in run.of(ReplayCompared)
             if e.what == "answers" and not e.refused
         }
         for e in last.values():
-            name = f"{e.arm} against {e.base}"
+            name = f"{prefix}{e.arm} against {e.base}"
             totals[name] += 1
             longest = max(longest, e.positions)
             if e.divergence >= 0:
                 found.setdefault(name, Counter())[e.divergence] += 1
     if not totals:
         return Figure(title, "No answers of two arms are among these runs.")
-    words = "; ".join(
-        f"{name}: {sum(found.get(name, Counter()).values())} of {n} diverge" for name, n in totals.items()
-    )
     if not found:
-        return Figure(title, f"No answer has another token. {words}.")
+        return Figure(
+            title, f"No answer has another token, of {sum(totals.values()):,} in {plural(len(totals), 'pair')} of arms."
+        )
+    told = [f"{name}: {sum(counts.values())} of {totals[name]} diverge" for name, counts in found.items()]
+    same = [name for name in totals if name not in found]
+    words = "; ".join([*told, *([f"none diverges: {', '.join(same)}"] if same else [])])
     shown = shown_series(found)
     note = f"Share of answers that have another token by this position. {words}."
     x = linear(0, max(longest, 1), LEFT, WIDTH - RIGHT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +17,6 @@ from kvverify.events import (
 )
 from kvverify.events_accuracy import CacheReadStated, FlipsMeasured
 from kvverify.reasons import SEVERITY, Reason, worst
-from kvverify.report.section import LiveCase
 from kvverify.report.signoff.gather import Run
 from kvverify.report.signoff.losses import POINTS, Loss, claims, judge
 from kvverify.report.words import plural, size
@@ -36,6 +37,7 @@ NOT_LOOKED = {
     4: "no accuracy comparison by format is among these",
 }
 _MOST_REASONS = 4
+_AMOUNT = re.compile(r" [\d,]+$")  # of a witness: what differs from request to request
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,10 @@ def _bytes(runs: Sequence[Run]) -> Question:
     batches = [e for run in own for e in run.of(BatchFinished)]
     compared = sum(e.compared_bytes for e in batches)
     kernels = list(dict.fromkeys(e.kernel for e in batches if e.compared_bytes))
-    failed = list(dict.fromkeys(f.event.kernel for run in own for f in run.summary.failures))
-    defects = sum(len(run.summary.failures) for run in own)
+    found = [f.event for run in own for f in run.summary.failures]
+    failed = list(dict.fromkeys(e.kernel for e in found))
+    kinds = len({(e.kernel, e.kind) for e in found})
+    clean = [kernel for kernel in kernels if kernel not in failed]
     verdict = worst(run.verdict for run in own)
     figures = [
         ("sequences", f"{sum(e.sequences for e in batches):,}"),
@@ -82,7 +86,8 @@ def _bytes(runs: Sequence[Run]) -> Question:
     ]
     answer = {
         Verdict.PASS: f"Yes, in every one of {size(compared)} compared, with {plural(len(kernels), 'kernel')}.",
-        Verdict.FAIL: f"No: {plural(defects, 'defect')} with {', '.join(failed) or 'a planted fault'}.",
+        Verdict.FAIL: f"No with {', '.join(failed) or 'a planted fault'}: {plural(len(found), 'failure')} of {plural(kinds, 'kind')}."
+        + (f" Yes with the other {plural(len(clean), 'kernel')}, on the layouts they met." if clean else ""),
     }.get(verdict, "Not shown.")
     return Question(1, verdict, answer, figures, _texts(own), [run.name for run in own])
 
@@ -105,22 +110,22 @@ def _tier(runs: Sequence[Run]) -> Question:
     gates = [gate for run in own for gate in Proofs.of(run.events).by_request.values()]
     lower = [gate for gate in gates if from_below(gate)]
     proved = [gate for gate in lower if gate.satisfied]
-    cases = _cases(own, "gate")
-    found = [*_case_reasons(cases), *_unplaced(own)]
+    found = [*_case_reasons(own, "gate"), *_unplaced(own)]
     if not proved:
         found.append(Reason(Verdict.INCONCLUSIVE, "no request is proved to have come from a lower tier"))
     verdict = worst([Verdict.PASS, *(r.verdict for r in found)])
-    witnesses = dict.fromkeys(word for gate in proved for word in gate.witnesses)
+    witnesses = Counter(_AMOUNT.sub("", word) for gate in proved for word in gate.witnesses)
+    further = [f"{word} ({count:,} of {len(proved):,})" for word, count in witnesses.most_common(_MOST_REASONS)]
     figures = [
-        ("requests or passes from below", f"{len(proved)} of {len(lower)} proved"),
-        ("all gates", f"{sum(gate.satisfied for gate in gates)} of {len(gates)} satisfied"),
-        ("tokens from below", f"{sum(_hits(gate) for gate in proved):,}"),
-        ("further evidence", ", ".join(list(witnesses)[:_MOST_REASONS]) or "none beside the hit counters"),
+        ("requests or passes that a lower tier had to serve", f"{len(proved):,} of {len(lower):,} proved"),
+        ("of all tiers", f"{sum(gate.satisfied for gate in gates):,} of {len(gates):,} proved"),
+        ("prompt tokens from a lower tier", f"{sum(_hits(gate) for gate in proved):,}"),
+        ("evidence beside the hit counters", ", ".join(further) or "none"),
     ]
     answer = {
-        Verdict.PASS: f"Yes: {plural(len(proved), 'gate')} of a lower tier, all satisfied.",
+        Verdict.PASS: f"Yes: proved for all {len(proved):,} requests or passes that a lower tier had to serve.",
         Verdict.FAIL: "No.",
-    }.get(verdict, f"Not proved: {len(proved)} of {plural(len(lower), 'gate')} of a lower tier satisfied.")
+    }.get(verdict, f"Not proved: {len(proved):,} of {len(lower):,} requests or passes that a lower tier had to serve.")
     return Question(2, verdict, answer, figures, _lines(found), [run.name for run in own])
 
 
@@ -140,8 +145,7 @@ def _answers(runs: Sequence[Run]) -> Question:
     losses = [judge(run, e, POINTS * e.margin) for run, e in claims(runs, "tier")]
     if not own and not losses:
         return _not_looked(3)
-    cases = _cases(own, "tiers", "isolation", "requests")
-    found = [*_case_reasons(cases), *_unplaced(own), *_loss_reasons(losses)]
+    found = [*_case_reasons(own, "tiers", "isolation", "requests"), *_unplaced(own), *_loss_reasons(losses)]
     judged = [(run, e) for run in own for e in run.of(ReplayCompared) if e.judged]
     proofs = {run.name: Proofs.of(run.events) for run in own}
     used = [e for run, e in judged if proofs[run.name].counts(e)]
@@ -155,17 +159,25 @@ def _answers(runs: Sequence[Run]) -> Question:
         *_isolation_figures(own),
         *(("score by tier", _loss_words(loss)) for loss in losses),
     ]
-    wrong = next((reason.text for reason in found if reason.verdict is Verdict.FAIL), "")
-    answer = {Verdict.PASS: "Yes.", Verdict.FAIL: f"No: {wrong}."}.get(verdict, "Not shown.")
+    wrong = [reason.text for reason in found if reason.verdict is Verdict.FAIL]
+    answer = {Verdict.PASS: "Yes.", Verdict.FAIL: _broken(own, wrong)}.get(verdict, "Not shown.")
     if verdict is Verdict.PASS and used:
         answer = f"Yes: {plural(len(used), 'comparison')} across tiers, none beyond what one tier differs from itself."
     names = [run.name for run in runs if run in own or any(loss.run is run for loss in losses)]
     return Question(3, verdict, answer, figures, _lines(found), names)
 
 
+def _broken(own: Sequence[Run], wrong: Sequence[str]) -> str:
+    failed = [run.name for run in own if run.verdict is Verdict.FAIL]
+    passed = [run.name for run in own if run.verdict is Verdict.PASS]
+    if not (failed and passed):
+        return f"No: {wrong[0]}." if wrong else "No."
+    return f"No in {', '.join(failed)}. Yes in {', '.join(passed)}."
+
+
 def _isolation_figures(own: Iterable[Run]) -> list[tuple[str, str]]:
     return [
-        ("isolation", f"{e.right} of {e.qualified} answers that count right, {e.foreign} with foreign content")
+        (f"{run.name}", f"{e.right:,} of {e.qualified:,} answers that count right, {e.foreign} with foreign content")
         for run in own
         for e in run.of(IsolationMeasured)[-1:]
     ]
@@ -186,11 +198,12 @@ def _format(runs: Sequence[Run]) -> Question:
         ("tokens read in the stored format", "; ".join(read) or "not stated by these runs"),
     ]
     first = losses[0]
+    margin = f"{first.margin:g} {'point' if first.margin == 1 else 'points'}"
     cost = f"{POINTS * first.event.difference:+.2f} points ({_interval(first)})"
     answer = {
-        Verdict.PASS: f"Less than {first.margin:g} points: {cost}.",
-        Verdict.FAIL: f"More than the margin of {first.margin:g} points: {cost}.",
-    }.get(verdict, f"Not decided: {cost}, margin {first.margin:g} points.")
+        Verdict.PASS: f"Less than {margin}: {cost}.",
+        Verdict.FAIL: f"More than the margin of {margin}: {cost}.",
+    }.get(verdict, f"Not decided: {cost}, margin {margin}.")
     return Question(4, verdict, answer, figures, _lines(found), [run.name for run in own])
 
 
@@ -215,34 +228,47 @@ def _loss_reasons(losses: Iterable[Loss]) -> list[Reason]:
     return [reason for loss in losses for reason in loss.reasons]
 
 
-def _cases(own: Iterable[Run], *groups: str) -> list[LiveCase]:
-    return [case for run in own if run.summary.live for case in run.summary.live.cases if case.group in groups]
+def _case_reasons(own: Sequence[Run], *groups: str) -> list[Reason]:
+    """Return why checks of these groups are no PASS; of several runs each with the run's name, the first with how many more."""
+    found = []
+    for run in own:
+        cases = [case for case in (run.summary.live.cases if run.summary.live else []) if case.group in groups]
+        open_ = [case for case in cases if case.verdict is not Verdict.PASS]
+        for verdict in dict.fromkeys(case.verdict for case in open_):
+            texts = [c.messages[0] if c.messages else f"{c.name}: {c.verdict}" for c in open_ if c.verdict is verdict]
+            more = f"; and {plural(len(texts) - 1, 'check')} more" if len(texts) > 1 else ""
+            found.append(Reason(verdict, _named(own, run, texts[0] + more)))
+    return found
 
 
-def _case_reasons(cases: Iterable[LiveCase]) -> list[Reason]:
-    open_ = [case for case in cases if case.verdict is not Verdict.PASS]
-    return [Reason(c.verdict, c.messages[0] if c.messages else f"{c.name}: {c.verdict}") for c in open_]
-
-
-def _unplaced(own: Iterable[Run]) -> list[Reason]:
+def _unplaced(own: Sequence[Run]) -> list[Reason]:
     """Return the reasons of live runs that belong to no single check, such as a missing end: they count for each question."""
     found = []
     for run in own:
         placed = {text for case in (run.summary.live.cases if run.summary.live else []) for text in case.messages}
-        found += [reason for reason in run.summary.reasons if reason.text not in placed]
+        found += [
+            Reason(reason.verdict, _named(own, run, reason.text))
+            for reason in run.summary.reasons
+            if reason.text not in placed
+        ]
     return found
+
+
+def _named(own: Sequence[Run], run: Run, text: str) -> str:
+    return f"{run.name}: {text}" if len(own) > 1 else text
 
 
 def _not_looked(number: int) -> Question:
     return Question(number, Verdict.INCONCLUSIVE, f"Not looked at: {NOT_LOOKED[number]}.", [], [], [], looked=False)
 
 
-def _texts(own: Iterable[Run]) -> list[str]:
-    return _lines([reason for run in own for reason in run.summary.reasons])
+def _texts(own: Sequence[Run]) -> list[str]:
+    return _lines([Reason(r.verdict, _named(own, run, r.text)) for run in own for r in run.summary.reasons])
 
 
 def _lines(found: Iterable[Reason]) -> list[str]:
     by_weight = sorted(found, key=lambda reason: -SEVERITY.index(reason.verdict))
     lines = list(dict.fromkeys(f"{reason.verdict}: {reason.text}" for reason in by_weight))
-    more = [f"and {len(lines) - _MOST_REASONS} more, below"] if len(lines) > _MOST_REASONS else []
-    return lines[:_MOST_REASONS] + more
+    if len(lines) <= _MOST_REASONS + 1:
+        return lines
+    return [*lines[:_MOST_REASONS], f"and {len(lines) - _MOST_REASONS} more, below"]

@@ -13,7 +13,8 @@ from kvverify.report.words import gpu_line, plural
 
 NOT_TOLD = "not told by any run"
 _IDENTITY = {"model": "model", "engine": "engine", "build": "build", "KV format": "kv_cache_dtype", "tiers": "tier"}
-ONE_VALUE = ("engine", "build", "GPU", "kvverify")  # two of these are two things tested
+ONE_VALUE = ("build", "GPU", "kvverify")  # two of these are two things tested; engines are told apart under servers
+MOST_VALUES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +29,48 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """A server as it says of itself, with the runs that asked it: ``runs`` maps their names to their commands."""
+
+    engine: str
+    model: str
+    build: str
+    formats: str
+    tiers: str
+    runs: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """Engine and KV formats, by which servers are told apart."""
+        return f"{self.engine} with {self.formats}"
+
+
+@dataclass(frozen=True, slots=True)
 class Subject:
     """``facts`` maps a word to its distinct values over all runs, none where no run tells it; ``kernels`` are those that ran.
 
-    ``conflicts`` say where runs tested different things, which no one verdict covers.
+    ``servers`` are those that live runs asked. ``conflicts`` say where runs tested different things, which no one verdict covers.
     """
 
     facts: Mapping[str, Sequence[str]]
     kernels: Sequence[Kernel]
     conflicts: Sequence[str]
+    servers: Sequence[Server] = ()
+
+    @property
+    def libraries(self) -> dict[str, list[str]]:
+        """The names of the kernels by the library that they are of."""
+        found: dict[str, list[str]] = {}
+        for kernel in self.kernels:
+            if kernel.name not in (own := found.setdefault(kernel.library, [])):
+                own.append(kernel.name)
+        return found
 
     def words(self, fact: str) -> str:
-        """Return the values of a fact in one line."""
-        return ", ".join(self.facts[fact]) or NOT_TOLD
+        """Return the values of a fact in one line, of many the first."""
+        values = self.facts[fact]
+        more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
+        return ", ".join(values[:MOST_VALUES]) + more or NOT_TOLD
 
 
 def subject(runs: Sequence[Run]) -> Subject:
@@ -48,13 +78,13 @@ def subject(runs: Sequence[Run]) -> Subject:
     told: dict[str, dict[str, None]] = {
         word: {} for word in ("model", "engine", "build", "KV format", "tiers", "GPU", "kvverify")
     }
-    for run in runs:
+    for run in sorted(runs, key=lambda run: not run.of(EngineDescribed)):  # what is served before what was only copied
         for word, value in _facts(run):
             if value:
                 told[word].setdefault(value)
     kernels = list(_kernels(runs))
     facts = {word: list(values) for word, values in told.items()}
-    return Subject(facts, kernels, [*_several(facts), *_two_builds(kernels)])
+    return Subject(facts, kernels, [*_several(facts), *_two_builds(kernels)], _servers(runs))
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -67,7 +97,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "engine", e.engine
         yield "build", str(e.info.get("build") or "")
         yield from (("KV format", name) for name in _layer_formats(e.info))
-        yield "tiers", _tiers(e.info)
+        yield from (("tiers", tier) for tier in _tiers(e.info))
     for identity in _identities(run):
         for word, key in _IDENTITY.items():
             yield word, str(identity.get(key) or "")
@@ -90,13 +120,23 @@ def _layer_formats(info: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(names)) or [told]
 
 
-def _tiers(info: Mapping[str, Any]) -> str:
-    """Return the tiers with their sizes, as far as the engine tells: an engine without a connector names a tier it has not."""
+def _servers(runs: Sequence[Run]) -> list[Server]:
+    """Return each server once, whatever asked it; one that was started again with other pools is the same."""
+    found: dict[tuple[str, str, str, str], tuple[str, dict[str, str]]] = {}
+    for run in runs:
+        for e in run.of(EngineDescribed):
+            facts = e.engine, e.model, str(e.info.get("build") or ""), ", ".join(_layer_formats(e.info))
+            _, asked = found.setdefault(facts, (", ".join(_tiers(e.info, sizes=True)), {}))
+            asked[run.name] = run.command
+    return [Server(*facts, tiers, asked) for facts, (tiers, asked) in found.items()]
+
+
+def _tiers(info: Mapping[str, Any], *, sizes: bool = False) -> list[str]:
+    """Return the tiers as far as the engine tells: an engine without a connector names a tier it has not."""
     capacity = {str(k): v for k, v in dict(info.get("capacity_tokens") or {}).items()}
     named = dict.fromkeys(["hbm", *capacity, *([str(info["lower_tier"])] if info.get("lower_tier") else [])])
-    return " and ".join(
-        f"{tier} ({plural(capacity[tier], 'token')})" if isinstance(capacity.get(tier), int) else tier for tier in named
-    )
+    told = {tier for tier in named if sizes and isinstance(capacity.get(tier), int)}
+    return [f"{tier} of {plural(capacity[tier], 'token')}" if tier in told else tier for tier in named]
 
 
 def _kernels(runs: Iterable[Run]) -> Iterator[Kernel]:

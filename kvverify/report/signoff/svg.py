@@ -20,6 +20,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 12, 44
 MOST_SERIES = 6  # colours of the page: classes s0 to s5, each with a shape of its own
 _LETTER = 6.2  # width of a letter of a label, about
 _LEGEND_ROW = 18
+_LONG_NOTE = 320  # characters, about three lines of the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,17 @@ class Figure:
     title: str
     note: str
     svg: Markup = field(default_factory=Markup)
+
+    @property
+    def lead(self) -> str:
+        """What stands below the picture: the note, of a long one its first sentence."""
+        return self.note if len(self.note) <= _LONG_NOTE else f"{self.note.partition('. ')[0]}."
+
+    @property
+    def figures(self) -> list[str]:
+        """The rest of a long note, figure by figure; none of a short one."""
+        rest = "" if len(self.note) <= _LONG_NOTE else self.note.partition(". ")[2].removesuffix(".")
+        return [part for part in rest.split("; ") if part]
 
 
 @dataclass(frozen=True, slots=True)
