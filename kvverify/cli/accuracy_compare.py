@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import run_options
+from kvverify.cli.options import alpha_option, margin_option, own_options, power_option, run_options, seed_of
 from kvverify.cli.resume import interrupted
 from kvverify.errors import EnvironmentProblem, UsageError
 
@@ -25,30 +25,9 @@ COMMAND = "accuracy compare"
 @click.command("compare")
 @click.argument("base", metavar="BASE", required=False)
 @click.argument("runs", metavar="RUN...", nargs=-1)
-@click.option(
-    "--margin",
-    type=click.FloatRange(0, 100, min_open=True, max_open=True),
-    default=1.0,
-    show_default=True,
-    metavar="POINTS",
-    help="Loss, fixed in advance, from which on a format is not neutral.",
-)
-@click.option(
-    "--alpha",
-    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
-    default=0.05,
-    show_default=True,
-    metavar="A",
-    help="Chance of calling a loss of the margin none; one-sided.",
-)
-@click.option(
-    "--power",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.8,
-    show_default=True,
-    metavar="P",
-    help="For the numbers of samples that are told.",
-)
+@margin_option
+@alpha_option
+@power_option
 @click.option(
     "--vary",
     multiple=True,
@@ -83,8 +62,6 @@ def command(context: click.Context, /, **given: Any) -> int:
     Arms are paired by sample, and refused where they differ in more than what is under test. Neutral means shown to lose less
     than the margin; where neither that nor a loss is shown, the answer is INCONCLUSIVE, with the number of samples it takes.
     """
-    import secrets
-
     from kvverify.accuracy.compare import ComparePlan
     from kvverify.report.folder import RunFolder
 
@@ -94,11 +71,10 @@ def command(context: click.Context, /, **given: Any) -> int:
         return _run(run.folder, plan, _arms(plan), run.start.seed, run.events, as_json=given["as_json"])
     if given["base"] is None:
         raise UsageError("BASE is missing: the run folder of the arm that the others are compared with")
-    names = [name for name in given if name not in ("out", "resume", "seed", "as_json")]
-    plan = ComparePlan(**{name: given[name] for name in names})
+    plan = ComparePlan(**own_options(given))
     arms = _arms(plan)  # refuses what is no arm before a folder is made
-    seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
-    return _run(RunFolder.create(given["out"], "accuracy-compare"), plan, arms, seed, [], as_json=given["as_json"])
+    folder = RunFolder.create(given["out"], "accuracy-compare")
+    return _run(folder, plan, arms, seed_of(given), [], as_json=given["as_json"])
 
 
 def require_scipy() -> None:

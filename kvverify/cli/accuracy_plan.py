@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvverify.cli.accuracy_compare import require_scipy
-from kvverify.cli.options import json_option
+from kvverify.cli.options import alpha_option, json_option, margin_option, power_option
 
 if TYPE_CHECKING:
-    from kvverify.accuracy.plan import AccuracyPlan
+    from kvverify.accuracy.plan import AccuracyPlan, Shows
     from kvverify.report.section import Section
-
-_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 @click.command("plan")
-@click.option(
-    "--margin",
-    type=click.FloatRange(0, 100, min_open=True, max_open=True),
-    default=1.0,
-    show_default=True,
-    metavar="POINTS",
-    help="Loss from which on a format is not neutral.",
-)
-@click.option(
-    "--alpha",
-    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
-    default=0.05,
-    show_default=True,
-    metavar="A",
-    help="Chance of calling a loss of the margin none; one-sided.",
-)
-@click.option("--power", type=_SHARE, default=0.8, show_default=True, metavar="P", help="Chance of showing what is so.")
+@margin_option
+@alpha_option
+@power_option
 @click.option(
     "--discordance",
-    type=_SHARE,
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.02,
     show_default=True,
     metavar="PSI",
@@ -101,37 +86,43 @@ def _sections(plan: AccuracyPlan) -> list[Section]:
     shares = [n.discordance for n in plan.needed]
     claim = f"a loss of less than {in_points(q.margin)}"
     truth = f"a true loss of {in_points(q.loss)}" if q.loss else "no true loss"
+    designs = ["not worse", "at half of alpha", "neither worse nor better", "detects a loss"]
     needed = Section(
         f"Samples that show {claim} with power {q.power:.0%} at {truth}",
         f"Never fewer than {plan.least_pairs:,}, even if no answer changes. The first column is the claim of accuracy compare, at alpha "
-        f"{q.alpha:g}; the last one is what it takes to detect a loss of {in_points(q.margin)} by McNemar's test.",
-        ["discordance", "not worse", "at half of alpha", "neither worse nor better", "detects a loss"],
+        f"{q.alpha:g}, sized by the test that decides; beside it in brackets what the textbook says, whose number is too small where few "
+        f"answers change. The last column is what it takes to detect a loss of {in_points(q.margin)} by McNemar's test.",
+        ["discordance", *designs],
         [
-            [_percent(n.discordance), *(_count(v) for v in (n.non_inferiority, n.half_alpha, n.tost, n.mcnemar))]
+            [
+                _percent(n.discordance),
+                *(_count(*pair) for pair in zip(astuple(n.test), astuple(n.textbook), strict=True)),
+            ]
             for n in plan.needed
         ],
         frozenset(range(5)),
     )
     sizes = Section(
         f"Smallest margin in points that can be shown with power {q.power:.0%}, by discordance",
-        f"The last column is the chance of showing {claim} at a discordance of {_percent(q.discordance)}.",
+        f"In brackets by the textbook. The last column is the chance of showing {claim} at a discordance of {_percent(q.discordance)}.",
         ["samples of", "number", *map(_percent, shares), f"power at {_percent(q.discordance)}"],
-        [
-            [
-                *(s.name, f"{s.pairs:,}"),
-                *(f"{100 * s.smallest_margin[psi]:.2f}" if psi in s.smallest_margin else "–" for psi in shares),
-                f"{s.power:.0%}",
-            ]
-            for s in plan.sizes
-        ],
+        [[s.name, f"{s.pairs:,}", *(_margin(s, psi) for psi in shares), f"{s.power:.0%}"] for s in plan.sizes],
         frozenset(range(1, 3 + len(shares))),
     )
     return [needed, sizes]
+
+
+def _margin(size: Shows, discordance: float) -> str:
+    if discordance not in size.smallest_margin:
+        return "–"
+    return f"{100 * size.smallest_margin[discordance]:.2f} ({100 * size.textbook_margin[discordance]:.2f})"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def _count(pairs: int | None) -> str:
-    return "–" if pairs is None else f"{pairs:,}"
+def _count(test: int | None, textbook: int | None) -> str:
+    if test is None or textbook is None:
+        return "–"
+    return f"{test:,}" if test == textbook else f"{test:,} ({textbook:,})"

@@ -7,15 +7,7 @@ from typing import Any
 
 import click
 
-from kvverify.cli.options import (
-    engine_option,
-    lmcache_url_option,
-    request_timeout_option,
-    require_live,
-    run_options,
-    served_model_option,
-    shared_option,
-)
+from kvverify.cli.options import engine_option, own_options, require_live, run_options, server_options, settle_option
 from kvverify.cli.resume import interrupted
 from kvverify.errors import EnvironmentProblem, UsageError
 
@@ -129,19 +121,8 @@ def _facts(_context: click.Context, _option: click.Parameter, given: tuple[str, 
     help="Ask from the workers of a Ray cluster; without an address, of one started here.",
 )
 @engine_option
-@shared_option
-@served_model_option
-@lmcache_url_option
-@request_timeout_option
-@click.option(
-    "--settle",
-    "settle_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=0.25,
-    show_default=True,
-    metavar="S",
-    help="Counters have settled when they agree over this time.",
-)
+@server_options
+@settle_option
 @run_options
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
@@ -171,8 +152,7 @@ def command(context: click.Context, /, **given: Any) -> int:
             raise UsageError(
                 f"--{name} is missing: {'which suite is asked' if name == 'suite' else 'what is the arm called'}?"
             )
-    names = [name for name in given if name not in ("out", "resume", "seed", "as_json", "urls")]
-    options = AccuracyOptions(urls=tuple(map(server_root, given["urls"])), **{name: given[name] for name in names})
+    options = AccuracyOptions(**{**own_options(given), "urls": tuple(map(server_root, given["urls"]))})
     suite_of(options)  # refuses what is no suite before a folder is made
     seed = 0 if given["seed"] is None else given["seed"]  # the same for all arms unless somebody says otherwise
     return _run(RunFolder.create(given["out"], "accuracy"), options, seed, [], as_json=given["as_json"])

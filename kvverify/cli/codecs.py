@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import json_option, run_options, seed_option
+from kvverify.cli.options import json_option, run_options, seed_of, seed_option
 from kvverify.cli.resume import Interrupted, interrupted
 from kvverify.errors import UsageError
 from kvverify.logged_options import LoggedOptions
@@ -69,8 +69,6 @@ def verify_command(context: click.Context, /, **given: Any) -> int:
 
 
 def _plan(given: dict[str, Any]) -> Plan:
-    import secrets
-
     from kvverify.codecs.turboquant import PRESETS
     from kvverify.conformance.verify import HEAD_SIZES, LIBRARIES, Plan
     from kvverify.errors import nearest
@@ -95,7 +93,7 @@ def _plan(given: dict[str, Any]) -> Plan:
         libraries=tuple(dict.fromkeys(given["libraries"])) or LIBRARIES,
         named=frozenset(given["libraries"] or ["vllm"]),
         device=given["device"],
-        seed=secrets.randbits(32) if given["seed"] is None else given["seed"],
+        seed=seed_of(given),
     )
 
 

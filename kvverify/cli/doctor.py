@@ -12,6 +12,7 @@ from kvverify.cli.options import (
     lmcache_url_option,
     out_option,
     request_timeout_option,
+    seed_of,
     seed_option,
     served_model_option,
 )
@@ -34,8 +35,6 @@ def command(**given: Any) -> int:
     Settings are read from the server. What no endpoint shows is tried: of two identical prompts the second must hit HBM, and the
     lower tier once HBM was emptied.
     """
-    import secrets
-
     from kvverify.cli.running import run_checks
     from kvverify.live.control import server_root
     from kvverify.report.console import LiveConsole
@@ -45,7 +44,7 @@ def command(**given: Any) -> int:
 
     server_root(given["url"])  # refuses what is no URL before anything is logged
     options = {name: given[name] for name in ("url", "engine", "model", "lmcache_url", "timeout_s")}
-    seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
+    seed = seed_of(given)
     return run_checks(
         RunFolder.create(given["out"], "doctor"),
         lambda emit: doctor(Connection(shared=True, **options), seed, emit),

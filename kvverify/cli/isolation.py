@@ -8,18 +8,18 @@ import click
 
 from kvverify.cli.options import (
     engine_option,
-    lmcache_url_option,
-    request_timeout_option,
+    own_options,
+    require_url,
     run_options,
-    served_model_option,
-    shared_option,
+    seed_of,
+    server_options,
+    url_option,
 )
 from kvverify.cli.resume import interrupted
-from kvverify.errors import UsageError
 
 
 @click.command("isolation")
-@click.option("--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY.")
+@url_option
 @engine_option
 @click.option(
     "--sessions", type=click.IntRange(2), default=32, show_default=True, metavar="N", help="Sessions at once."
@@ -27,10 +27,7 @@ from kvverify.errors import UsageError
 @click.option(
     "--rounds", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Times that all are reloaded."
 )
-@shared_option
-@served_model_option
-@lmcache_url_option
-@request_timeout_option
+@server_options
 @run_options
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
@@ -41,19 +38,15 @@ def command(context: click.Context, /, **given: Any) -> int:
     session counts once it gave a right answer from HBM, so that a weak model is no alarm. Salts, adapters and prompts that differ in
     one early token are checked, too.
     """
-    import secrets
-
     from kvverify.report.folder import RunFolder
     from kvverify.tierdiff.isolation_run import IsolationPlan
 
     if run := interrupted(context, "isolation"):
         plan = IsolationPlan.from_log(run.start.options)
         return _run(run.folder, plan, run.start.seed, run.events, as_json=given["as_json"])
-    if given["url"] is None:
-        raise UsageError("--url is missing: which server? For a try, start `kvverify lab` and give the URL it prints")
-    plan = IsolationPlan(**{k: v for k, v in given.items() if k not in ("out", "resume", "seed", "as_json")})
-    seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
-    return _run(RunFolder.create(given["out"], "isolation"), plan, seed, [], as_json=given["as_json"])
+    require_url(given["url"])
+    plan = IsolationPlan(**own_options(given))
+    return _run(RunFolder.create(given["out"], "isolation"), plan, seed_of(given), [], as_json=given["as_json"])
 
 
 def _run(folder: Any, plan: Any, seed: int, earlier: list[Any], *, as_json: bool) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from kvverify.errors import EnvironmentProblem
+from kvverify.errors import EnvironmentProblem, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +48,9 @@ device_option = click.option(
     help="Where the engine's memory lies; cuda is a GPU, also under ROCm.",
 )
 
+url_option = click.option(
+    "--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY."
+)
 engine_option = click.option(
     "--engine",
     default="auto",
@@ -68,6 +72,56 @@ lmcache_url_option = click.option("--lmcache-url", metavar="URL", help="HTTP por
 served_model_option = click.option(
     "--model", metavar="CONFIG", help="Configuration of the served model, for exact bytes."
 )
+settle_option = click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.25,
+    show_default=True,
+    metavar="S",
+    help="Counters have settled when they agree over this time.",
+)
+
+time_limit_option = click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0.1),
+    default=20.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds per sequence.",
+)
+
+margin_option = click.option(
+    "--margin",
+    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="POINTS",
+    help="Loss, fixed in advance, from which on a format is not neutral.",
+)
+alpha_option = click.option(
+    "--alpha",
+    type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    metavar="A",
+    help="Chance of calling a loss of the margin none; one-sided.",
+)
+power_option = click.option(
+    "--power",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.8,
+    show_default=True,
+    metavar="P",
+    help="Chance of showing what is so, for the numbers of samples that are told.",
+)
+
+
+def server_options(command: F) -> F:
+    """Add ``--shared``, ``--model``, ``--lmcache-url`` and ``--timeout`` to a command that fills a server's cache."""
+    for option in (request_timeout_option, lmcache_url_option, served_model_option, shared_option):
+        command = option(command)
+    return command
 
 
 def run_options(command: F) -> F:
@@ -79,6 +133,28 @@ def run_options(command: F) -> F:
     for option in (json_option, seed_option, resume_option, out_option):  # the last applied comes first in the help
         command = option(command)
     return command
+
+
+def own_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that :func:`run_options` did not add: what decides the run."""
+    return {name: value for name, value in given.items() if name not in ("out", "resume", "seed", "as_json")}
+
+
+def seed_of(given: Mapping[str, Any]) -> int:
+    """Return the seed that was given, else a random one."""
+    seed: int | None = given["seed"]
+    return secrets.randbits(32) if seed is None else seed
+
+
+def require_url(url: str | None) -> str:
+    """Return ``url`` if it was given.
+
+    Raises:
+        UsageError: it was not; a server to try is named.
+    """
+    if url is None:
+        raise UsageError("--url is missing: which server? For a try, start `kvverify lab` and give the URL it prints")
+    return url
 
 
 def require_live() -> None:

@@ -7,20 +7,13 @@ from pathlib import Path
 
 import click
 
-from kvverify.cli.options import json_option
+from kvverify.cli.options import json_option, time_limit_option
 
 
 @click.command("replay")
 @click.argument("failure_file", type=click.Path(path_type=Path))
 @click.option("--kernel", metavar="SPEC", help="Run it against this kernel instead of the one that failed.")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0.1),
-    default=20.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds per sequence.",
-)
+@time_limit_option
 @json_option
 def command(failure_file: Path, kernel: str | None, time_limit: float, as_json: bool) -> int:
     """Run the sequence of a failure file again and say whether it still fails: exit code 1 if it does, 0 if not."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import device_option, run_options
+from kvverify.cli.options import device_option, run_options, time_limit_option
 from kvverify.cli.resume import interrupted
 from kvverify.errors import UsageError
 
@@ -64,14 +64,7 @@ if TYPE_CHECKING:
 @click.option(
     "--plant", default="", metavar="FAULT", help="Plant a fault in the kernels, such as F04; the run must then fail."
 )
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0.1),
-    default=20.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds per sequence.",
-)
+@time_limit_option
 @run_options
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvverify.cli.options import device_option, run_options
+from kvverify.cli.options import device_option, run_options, seed_of
 from kvverify.cli.resume import interrupted
 from kvverify.logged_options import LoggedOptions
 
@@ -55,8 +55,6 @@ def command(context: click.Context, /, **given: Any) -> int:
     faults, every kernel runs the same sequences without one and must pass. With --live the faults are a server's, and tier-diff and
     isolation must see them.
     """
-    import secrets
-
     from kvverify.cli import selftest_live
     from kvverify.report.folder import RunFolder
 
@@ -72,7 +70,7 @@ def command(context: click.Context, /, **given: Any) -> int:
         device=given["device"],
         faults=tuple(fault.id for fault in _named(given["faults"], given["device"])),
         given=bool(given["kernels"]),
-        seed=secrets.randbits(32) if given["seed"] is None else given["seed"],
+        seed=seed_of(given),
     )
     return _run(RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
 

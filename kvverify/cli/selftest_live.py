@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvverify.cli.options import seed_of
 from kvverify.errors import UsageError
 from kvverify.logged_options import LoggedOptions
 
@@ -39,8 +39,7 @@ def start(given: Mapping[str, Any]) -> int:
 
     if given["kernels"] or given["device"] != "cpu":
         raise UsageError("--live plants into a server: --kernel and --device are for copy kernels; leave them out")
-    seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
-    options = LiveOptions(live=given["live"], faults=given["faults"], seed=seed)
+    options = LiveOptions(live=given["live"], faults=given["faults"], seed=seed_of(given))
     return _run(RunFolder.create(given["out"], "selftest"), options, [], as_json=given["as_json"])
 
 

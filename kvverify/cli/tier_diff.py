@@ -8,21 +8,22 @@ import click
 
 from kvverify.cli.options import (
     engine_option,
-    lmcache_url_option,
-    request_timeout_option,
+    own_options,
     require_live,
+    require_url,
     run_options,
-    served_model_option,
-    shared_option,
+    seed_of,
+    server_options,
+    settle_option,
+    url_option,
 )
 from kvverify.cli.resume import interrupted
-from kvverify.errors import UsageError
 
 ARMS = 10  # passes over all requests that are shown as progress
 
 
 @click.command("tier-diff")
-@click.option("--url", metavar="URL", help="The server, http://HOST:PORT. Its key is read from KVVERIFY_API_KEY.")
+@url_option
 @engine_option
 @click.option(
     "--tier",
@@ -59,19 +60,8 @@ ARMS = 10  # passes over all requests that are shown as progress
     help="Length of all prompts; if not given, lengths at which all tiers hit alike.",
 )
 @click.option("--salt", is_flag=True, help="Send a cache_salt of this run.")
-@shared_option
-@served_model_option
-@lmcache_url_option
-@request_timeout_option
-@click.option(
-    "--settle",
-    "settle_s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=0.25,
-    show_default=True,
-    metavar="S",
-    help="Counters have settled when they agree over this time.",
-)
+@server_options
+@settle_option
 @run_options
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
@@ -80,8 +70,6 @@ def command(context: click.Context, /, **given: Any) -> int:
     Between the passes HBM is flushed and overwritten, so that a load that copies nothing cannot pass. What is not proved is
     INCONCLUSIVE, never PASS.
     """
-    import secrets
-
     require_live()
     from kvverify.live.control import server_root
     from kvverify.report.folder import RunFolder
@@ -90,13 +78,9 @@ def command(context: click.Context, /, **given: Any) -> int:
     if run := interrupted(context, "tier-diff"):
         options = TierDiffOptions.from_log(run.start.options)
         return _run(run.folder, options, run.start.seed, run.events, as_json=given["as_json"])
-    if given["url"] is None:
-        raise UsageError("--url is missing: which server? For a try, start `kvverify lab` and give the URL it prints")
-    server_root(given["url"])  # refuses what is no URL before a folder is made
-    names = [name for name in given if name not in ("out", "resume", "seed", "as_json")]
-    options = TierDiffOptions(**{name: given[name] for name in names})
-    seed = secrets.randbits(32) if given["seed"] is None else given["seed"]
-    return _run(RunFolder.create(given["out"], "tier-diff"), options, seed, [], as_json=given["as_json"])
+    server_root(require_url(given["url"]))  # refuses what is no URL before a folder is made
+    options = TierDiffOptions(**own_options(given))
+    return _run(RunFolder.create(given["out"], "tier-diff"), options, seed_of(given), [], as_json=given["as_json"])
 
 
 def _run(folder: Any, options: Any, seed: int, earlier: list[Any], *, as_json: bool) -> int:
