@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from kvverify.kernels.lmcache_chunks import ChunkKernel
 from kvverify.kernels.lmcache_context import MOST_OBJECTS, ChunkContext
 from kvverify.kernels.lmcache_groups import Registration, known_defect, refused_by_fallback, unsupported
 from kvverify.kernels.lmcache_library import load
@@ -27,57 +28,37 @@ def _unsupported(lib: Library, layout: Layout, blocks_per_slot: int) -> str | No
     return reason
 
 
-class LMCacheTransfer:
+class LMCacheTransfer(ChunkKernel):
     """The multiprocess server's own path: ``downsample_and_stage_block_ids`` and ``transfer_kv_per_object_group``."""
 
     name = "lmcache"
-    groups = True
-    blocks_per_slot = 2
 
     def __init__(self) -> None:
-        self._lib = load()
+        super().__init__(load())
         self._chunks: ChunkContext | None = None
-        self._block_tokens = 0
 
     def supports(self, layout: Layout) -> bool | str:
         """True, or LMCache's own reason."""
-        return _unsupported(self._lib, layout, self.blocks_per_slot) or True
+        return _unsupported(self.lib, layout, self.blocks_per_slot) or True
 
     def prepare(self, arena: ArenaView) -> None:
         """Make a cache context over the arena's layers, and one memory object a slot and group over ``arena.host``."""
-        self._block_tokens = arena.layout.groups[0].block_tokens
-        self._chunks = ChunkContext(self._lib, arena, self.blocks_per_slot)
+        self._chunks = ChunkContext(self.lib, arena, self.blocks_per_slot)
 
-    def store(self, block_ids: Sequence[int], host_slots: Sequence[int], *, group: int = 0) -> None:
-        """Copy full chunks of blocks to host slots."""
-        self._transfer(block_ids, host_slots, group, 0, self._lib.native.TransferDirection.D2H)
-
-    def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
-        """Copy full chunks from host slots to blocks."""
-        self._transfer(block_ids, host_slots, group, 0, self._lib.native.TransferDirection.H2D)
-
-    def load_part(self, slot: int, first: int, block_ids: Sequence[int], *, group: int = 0) -> None:
-        """Copy what follows sub-block ``first``, through ``skip_first_n_tokens``.
-
-        LMCache is given ids for the skipped blocks too, as it is when the engine's prefix cache holds them; here they repeat
-        the first destination.
-        """
-        ids = [block_ids[0]] * first + list(block_ids)
-        self._transfer(ids, [slot], group, first * self._block_tokens, self._lib.native.TransferDirection.H2D)
-
-    def _transfer(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_tokens: int, way: Any) -> None:
+    def transfer(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_blocks: int, way: Any) -> None:
+        """Let the server's function copy, which skips by ``skip_first_n_tokens``."""
         assert self._chunks is not None
         context = self._chunks.context
         staged, _ = self._chunks.stage(ids, group)
-        self._lib.transfer.transfer_kv_per_object_group(
+        self.lib.transfer.transfer_kv_per_object_group(
             context,
             staged,
             self._chunks.objects(group, slots),
             self._chunks.object_group(group),
             min(MOST_OBJECTS, context.max_batch_size),
-            skip_tokens,
+            skip_blocks * self._chunks.block_tokens,
             way,
-            **self._lib.transfer_options,
+            **self.lib.transfer_options,
         )
 
     def wait(self) -> None:
@@ -91,7 +72,7 @@ class LMCacheTransfer:
 
     def provenance(self) -> dict[str, Any]:
         """Library, version, digests and the path that runs here."""
-        return self._lib.provenance("transfer_kv_per_object_group, block op through a staging buffer")
+        return self.lib.provenance("transfer_kv_per_object_group, block op through a staging buffer")
 
 
 class LMCacheBlockOp(BlockOp):

@@ -44,6 +44,7 @@ class ChunkContext:
         registration = register(lib, arena.layout, arena.layers, blocks_per_slot)
         self._lib = lib
         self._blocks_per_slot = blocks_per_slot
+        self.block_tokens = arena.layout.groups[0].block_tokens
         self.context = lib.context(
             [_Lent(view) for view in arena.layers],
             lmcache_tokens_per_chunk=chunk_tokens(arena.layout, blocks_per_slot),

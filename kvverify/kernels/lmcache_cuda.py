@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kvverify.kernels.lmcache_chunks import ChunkKernel
 from kvverify.kernels.lmcache_context import ChunkContext
-from kvverify.kernels.lmcache_cuda_library import CudaLibrary, load, require_cupy
+from kvverify.kernels.lmcache_cuda_library import load, require_cupy
 from kvverify.kernels.lmcache_groups import Registration, unsupported
 from kvverify.kernels.lmcache_ops import BlockOp
 
@@ -35,7 +36,7 @@ def block_op_limits(registration: Registration) -> str | None:
     return None
 
 
-class LMCacheCudaTransfer:
+class LMCacheCudaTransfer(ChunkKernel):
     """What the multiprocess server does for a store and a retrieve: ``transfer_kv_per_object_group`` on a cache context.
 
     Without host block ids, as called here, the transfer is the staged plan: ``execute_object_group_transfer`` copies between
@@ -49,63 +50,46 @@ class LMCacheCudaTransfer:
     """
 
     name = "lmcache"
-    groups = True
-    blocks_per_slot = 2
 
     def __init__(self) -> None:
-        self._lib: CudaLibrary = load()
-        require_cupy(self._lib.version)
+        super().__init__(load())
+        require_cupy(self.lib.version)
         self._chunks: ChunkContext | None = None
         self._stream: Any = None
         self._finished: Any = None  # the event that the server would hand back
-        self._block_tokens = 0
 
     def supports(self, layout: Layout) -> bool | str:
         """True, or LMCache's own reason."""
-        return unsupported(self._lib, layout, self.blocks_per_slot, block_op_limits) or True
+        return unsupported(self.lib, layout, self.blocks_per_slot, block_op_limits) or True
 
     def prepare(self, arena: ArenaView) -> None:
         """Make a cache context over the arena's layers, and one memory object a slot and group over ``arena.host``."""
         self._stream = arena.stream
-        self._block_tokens = arena.layout.groups[0].block_tokens
-        self._chunks = ChunkContext(self._lib, arena, self.blocks_per_slot)
+        self._chunks = ChunkContext(self.lib, arena, self.blocks_per_slot)
         torch.cuda.synchronize()  # the context's pointer tables came over this stream, and are read on the context's
 
-    def store(self, block_ids: Sequence[int], host_slots: Sequence[int], *, group: int = 0) -> None:
-        """Copy full chunks of blocks to host slots, one object a batch as the server stores."""
-        self._transfer(block_ids, host_slots, group, 0, self._lib.native.TransferDirection.D2H)
+    def transfer(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_blocks: int, way: Any) -> None:
+        """Let the server's function copy: one object a batch as it stores, as many as the context stages as it loads.
 
-    def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
-        """Copy full chunks from host slots to blocks, as many objects a batch as the context stages."""
-        self._transfer(block_ids, host_slots, group, 0, self._lib.native.TransferDirection.H2D)
-
-    def load_part(self, slot: int, first: int, block_ids: Sequence[int], *, group: int = 0) -> None:
-        """Copy what follows sub-block ``first``, through ``skip_first_n_tokens``.
-
-        LMCache is given ids for the skipped blocks too, as it is when the engine's prefix cache holds them; here they repeat
-        the first destination.
+        It skips by ``skip_first_n_tokens``.
         """
-        ids = [block_ids[0]] * first + list(block_ids)
-        self._transfer(ids, [slot], group, first * self._block_tokens, self._lib.native.TransferDirection.H2D)
-
-    def _transfer(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_tokens: int, way: Any) -> None:
         assert self._chunks is not None
         context = self._chunks.context
-        stores = way == self._lib.native.TransferDirection.D2H
+        stores = way == self.lib.native.TransferDirection.D2H
         producer = self._event()
         producer.record(self._stream)
         with torch.cuda.stream(context.stream):
             staged, lists = self._chunks.stage(ids, group)
             producer.wait(context.stream)
-            self._lib.transfer.transfer_kv_per_object_group(
+            self.lib.transfer.transfer_kv_per_object_group(
                 context,
                 staged,
                 self._chunks.objects(group, slots),
                 self._chunks.object_group(group),
                 1 if stores else context.max_batch_size,
-                skip_tokens,
+                skip_blocks * self._chunks.block_tokens,
                 way,
-                **self._lib.transfer_options,
+                **self.lib.transfer_options,
                 **self._path_options(lists),
             )
             self._finished = self._event()
@@ -138,7 +122,7 @@ class LMCacheCudaTransfer:
 
     def provenance(self) -> dict[str, Any]:
         """Library, version, digests and the path that runs here."""
-        return self._lib.provenance(
+        return self.lib.provenance(
             "transfer_kv_per_object_group over lent layers, staged: execute_object_group_transfer"
         )
 

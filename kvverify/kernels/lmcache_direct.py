@@ -26,7 +26,7 @@ class LMCacheDirectCopy(LMCacheCudaTransfer):
 
     def __init__(self) -> None:
         super().__init__()
-        ops, version = self._lib.ops, self._lib.version
+        ops, version = self.lib.ops, self.lib.version
         if not hasattr(ops, _OP):
             raise EnvironmentProblem(f"LMCache {version} has no {_OP}; the adapter knows it from 0.5.6")
         if not ops.batch_memcpy_supported():
@@ -37,11 +37,11 @@ class LMCacheDirectCopy(LMCacheCudaTransfer):
 
     def supports(self, layout: Layout) -> bool | str:
         """True, or LMCache's own reason."""
-        return unsupported(self._lib, layout, self.blocks_per_slot, self._limits) or True
+        return unsupported(self.lib, layout, self.blocks_per_slot, self._limits) or True
 
     def _limits(self, registration: Registration) -> str | None:
         for group in registration.manager.kernel_groups:
-            if not self._lib.ops.direct_copy_format_supported(group.engine_kv_format):
+            if not self.lib.ops.direct_copy_format_supported(group.engine_kv_format):
                 return (
                     f"format {group.engine_kv_format.name}: LMCache copies directly only token-major layouts whose block is "
                     f"one contiguous run (direct_copy_format_supported)"
@@ -54,4 +54,4 @@ class LMCacheDirectCopy(LMCacheCudaTransfer):
 
     def provenance(self) -> dict[str, Any]:
         """Library, version, digests and the path that runs here."""
-        return self._lib.provenance(f"transfer_kv_per_object_group over lent layers, direct: {_OP}")
+        return self.lib.provenance(f"transfer_kv_per_object_group over lent layers, direct: {_OP}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kvverify.kernels.lmcache_chunks import ChunkKernel
 from kvverify.kernels.lmcache_context import MOST_OBJECTS
 from kvverify.kernels.lmcache_groups import Registration, register, unsupported
 
@@ -36,20 +37,17 @@ class Part:
         return int(kv * layers * tokens * hidden * self.kernel_group.dtype.itemsize)
 
 
-class OpKernel(ABC):
+class OpKernel(ChunkKernel):
     """A kernel that calls one op a kernel group, on ``arena.stream`` where there is one.
 
     Host slot: the objects of the group's kernel groups, ``[kv, layer, token, head * content]`` each, from multiples of 16.
     ``entry`` names the op in provenance.
     """
 
-    name: str
     entry: str
-    groups = True
-    blocks_per_slot = 2
 
     def __init__(self, lib: Library) -> None:
-        self.lib = lib
+        super().__init__(lib)
         self.host = torch.empty(0, dtype=torch.uint8)
         self._parts: dict[int, list[Part]] = {}  # engine group -> its kernel groups
         self._stream: Any = None
@@ -95,20 +93,8 @@ class OpKernel(ABC):
         tensor = torch.tensor(numbers, dtype=torch.int64)
         return tensor if self._stream is None else tensor.pin_memory().to(part.pointers.device, non_blocking=True)
 
-    def store(self, block_ids: Sequence[int], host_slots: Sequence[int], *, group: int = 0) -> None:
-        """Copy full chunks of blocks to host slots."""
-        self._enqueue(block_ids, host_slots, group, 0, self.lib.native.TransferDirection.D2H)
-
-    def load(self, host_slots: Sequence[int], block_ids: Sequence[int], *, group: int = 0) -> None:
-        """Copy full chunks from host slots to blocks."""
-        self._enqueue(block_ids, host_slots, group, 0, self.lib.native.TransferDirection.H2D)
-
-    def load_part(self, slot: int, first: int, block_ids: Sequence[int], *, group: int = 0) -> None:
-        """Copy what follows sub-block ``first``; the ids of the skipped ones repeat the first destination."""
-        ids = [block_ids[0]] * first + list(block_ids)
-        self._enqueue(ids, [slot], group, first, self.lib.native.TransferDirection.H2D)
-
-    def _enqueue(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_blocks: int, way: Any) -> None:
+    def transfer(self, ids: Sequence[int], slots: Sequence[int], group: int, skip_blocks: int, way: Any) -> None:
+        """Enqueue the copy, and the event that ``wait`` waits for."""
         try:
             self.copy(ids, slots, group, skip_blocks, way)
         finally:  # what was enqueued before an error must be waited for too
