@@ -13,6 +13,7 @@ from kvverify.live.control import Control, ServerProblem
 from kvverify.live.engine import EngineInfo, Evidence, Expected, FlushFailed
 from kvverify.live.engines.geometry import member, number
 from kvverify.live.engines.options import EngineOptions
+from kvverify.live.engines.owner import owned_by
 from kvverify.live.engines.vllm import count
 from kvverify.live.engines.vllm_facts import read_metrics
 from kvverify.live.metrics import settled
@@ -42,12 +43,7 @@ class LlamaCpp:
 
     async def detect(self) -> bool:
         """Is this llama.cpp? By the owner of its models."""
-        try:
-            models = await self.control.get_json("/v1/models")
-        except ServerProblem:
-            return False
-        served = member(models, "data") if isinstance(models, Mapping) else None
-        return isinstance(served, list) and bool(served) and member(served[0], "owned_by") == "llamacpp"
+        return await owned_by(self.control, "llamacpp")
 
     async def describe(self) -> EngineInfo:
         """Return what the server says of itself.

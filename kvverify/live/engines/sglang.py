@@ -13,6 +13,7 @@ from kvverify.live.control import Control, ServerProblem
 from kvverify.live.engine import EngineInfo, Evidence, Expected, FlushFailed
 from kvverify.live.engines.geometry import member, number
 from kvverify.live.engines.options import EngineOptions
+from kvverify.live.engines.owner import owned_by
 from kvverify.live.engines.vllm import count
 from kvverify.live.engines.vllm_facts import read_metrics
 from kvverify.live.metrics import Metrics, settled
@@ -52,12 +53,7 @@ class Sglang:
 
     async def detect(self) -> bool:
         """Is this SGLang? By the owner of its models."""
-        try:
-            models = await self.control.get_json("/v1/models")
-        except ServerProblem:
-            return False
-        served = member(models, "data") if isinstance(models, Mapping) else None
-        return isinstance(served, list) and bool(served) and member(served[0], "owned_by") == "sglang"
+        return await owned_by(self.control, "sglang")
 
     async def describe(self) -> EngineInfo:
         """Return what the server says of itself.
