@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import openai
 
@@ -20,7 +20,8 @@ from kvverify.accuracy.sample import Sample
 from kvverify.accuracy.scoring import Score
 from kvverify.errors import KvverifyError
 from kvverify.events_accuracy import RubricsJudged
-from kvverify.live.control import CONNECT_SECONDS, one_line, server_root, transport_options
+from kvverify.live.control import one_line
+from kvverify.live.openai_server import OpenAIServer
 
 KEY_VARIABLE = "KVVERIFY_JUDGE_API_KEY"
 RUBRICS = 50  # of a task; further ones are left out, and counted
@@ -28,7 +29,6 @@ ERROR = "judge: "  # how the error of an answer begins that the judge failed
 TRIES = 3  # of a request that failed; an unclear answer is not asked again, since it would be the same
 _PAUSE_S = 1.0  # before the second try, twice that before the third
 _MAX_TOKENS = 2048  # room for a judge that reasons first
-_NO_KEY = "none"
 _WORDS = {"yes": True, "no": False, "是": True, "否": False}
 _LABEL = re.compile(r"^(?:answer|verdict|final answer|答案|结论)\s*[:：]\s*", re.IGNORECASE)
 
@@ -57,26 +57,15 @@ class _Reply:
     tries: int
 
 
-class Judge:
+class Judge(OpenAIServer):
     """Asks ``model`` at ``url``, at most ``concurrency`` questions at a time. Its key is in KVVERIFY_JUDGE_API_KEY."""
 
     def __init__(
         self, url: str, model: str, *, timeout_s: float = 120.0, concurrency: int = 8, pause_s: float = _PAUSE_S
     ) -> None:
-        root = server_root(url)
-        self.url, self.model, self._pause_s = root, model, pause_s
-        self._timeout_s = timeout_s
-        self._key = os.environ.get(KEY_VARIABLE, "")
+        super().__init__(url, os.environ.get(KEY_VARIABLE, ""), timeout_s)
+        self.model, self._pause_s = model, pause_s
         self._turns = asyncio.Semaphore(concurrency)
-        timeout = openai.Timeout(timeout_s, connect=min(CONNECT_SECONDS, timeout_s))
-        self._openai = openai.AsyncOpenAI(
-            api_key=self._key or _NO_KEY,
-            base_url=f"{root}/v1",
-            timeout=timeout,
-            max_retries=0,
-            http_client=openai.DefaultAsyncHttpxClient(timeout=timeout, **transport_options(root)),
-        )
-        self._openai.organization = self._openai.project = None  # of the environment; they are openai's own service's
 
     def identity(self) -> dict[str, str]:
         """Return what of the judge decides scores."""
@@ -131,10 +120,10 @@ class Judge:
         async with self._turns:
             for number in range(1, TRIES + 1):
                 try:
-                    async with asyncio.timeout(self._timeout_s):
+                    async with asyncio.timeout(self.timeout_s):
                         return _Reply(await self._request(question), "", number)
                 except (TimeoutError, openai.APITimeoutError):
-                    error = f"no answer within {self._timeout_s:g} s"
+                    error = f"no answer within {self.timeout_s:g} s"
                 except openai.APIStatusError as problem:
                     error = (
                         f"status {problem.status_code}: {one_line(problem.response.text or problem.message, self._key)}"
@@ -164,16 +153,6 @@ class Judge:
         except (KeyError, IndexError, TypeError):
             raise ValueError(f"expected a chat completion, got {str(answer)[:120]}") from None
         return text if isinstance(text, str) else ""
-
-    async def close(self) -> None:
-        """Close connections."""
-        await self._openai.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
 
 
 def question_text(answer: str, rubric: str, context: str) -> str:

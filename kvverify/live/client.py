@@ -6,28 +6,21 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import openai
 
 from kvverify.live import stream
 from kvverify.live.answer import Answer
-from kvverify.live.control import (
-    CONNECT_SECONDS,
-    api_key_from_environment,
-    one_line,
-    server_root,
-    transport_options,
-)
+from kvverify.live.control import api_key_from_environment, one_line
+from kvverify.live.openai_server import OpenAIServer
 from kvverify.live.prompt import Prompt, prompt_hash
 from kvverify.live.stream_chat import ChatParts
 
 __all__ = ["Answer", "Client"]
 
-NO_KEY = "none"  # openai insists on a key; servers without one ignore it
 
-
-class Client:
+class Client(OpenAIServer):
     """Sends greedy completion requests for ``model`` to the server at ``url``, at most ``concurrency`` at a time, never twice.
 
     ``timeout_s`` bounds a whole request, from its first byte to the last of the answer.
@@ -36,21 +29,9 @@ class Client:
     def __init__(
         self, url: str, model: str, *, api_key: str | None = None, timeout_s: float = 300.0, concurrency: int = 1
     ) -> None:
-        root = server_root(url)
-        self.url, self.model, self.timeout_s = root, model, timeout_s
-        self._key = api_key_from_environment() if api_key is None else api_key
+        super().__init__(url, api_key_from_environment() if api_key is None else api_key, timeout_s)
+        self.model = model
         self._turns = asyncio.Semaphore(concurrency)
-        timeout = openai.Timeout(timeout_s, connect=min(CONNECT_SECONDS, timeout_s))
-        self._openai = openai.AsyncOpenAI(
-            api_key=self._key or NO_KEY,
-            base_url=f"{root}/v1",
-            timeout=timeout,
-            max_retries=0,
-            http_client=openai.DefaultAsyncHttpxClient(timeout=timeout, **transport_options(root)),
-        )
-        self._openai.organization = self._openai.project = (
-            None  # of the environment; they belong to openai's own service
-        )
 
     async def complete(
         self,
@@ -140,16 +121,6 @@ class Client:
         async with answer:
             async for part in answer:
                 parts.take(part, time.perf_counter())
-
-    async def close(self) -> None:
-        """Close connections."""
-        await self._openai.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
 
 
 def _cause(problem: openai.APIError) -> str:
