@@ -1,4 +1,8 @@
-"""Before a run: how many samples a claim needs, and what suites of known sizes can show. Parts of 1 unless a name says points."""
+"""Before a run: how many samples a claim needs, and what suites of known sizes can show. Parts of 1 unless a name says points.
+
+Sizes are those of Tango's test, by which ``accuracy compare`` decides: they reach the stated power. The textbook's, which published
+tables hold, are told beside them; where few answers change they are too small (kvverify.stats.power).
+"""
 
 from __future__ import annotations
 
@@ -45,18 +49,26 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
-    """Pairs by design at one discordance, None where the discordance is too small for the difference.
+class Pairs:
+    """Pairs by design, None where the discordance is too small for the difference.
 
     ``non_inferiority`` is the claim of ``accuracy compare``, ``half_alpha`` the same at half of alpha, ``tost`` shows that the arm is
     neither worse nor better, ``mcnemar`` detects a true loss of the margin.
     """
 
-    discordance: float
     non_inferiority: int | None
     half_alpha: int | None
     tost: int | None
     mcnemar: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What it takes at one discordance: for the test that decides, and by the textbook."""
+
+    discordance: float
+    test: Pairs
+    textbook: Pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,7 @@ class Shows:
     name: str
     pairs: int
     smallest_margin: dict[float, float]
+    textbook_margin: dict[float, float]
     power: float
 
 
@@ -81,7 +94,11 @@ class AccuracyPlan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as one JSON document; discordances are keys as text."""
         sizes = [
-            {**asdict(s), "smallest_margin": {f"{psi:g}": margin for psi, margin in s.smallest_margin.items()}}
+            {
+                **asdict(s),
+                "smallest_margin": {f"{psi:g}": margin for psi, margin in s.smallest_margin.items()},
+                "textbook_margin": {f"{psi:g}": margin for psi, margin in s.textbook_margin.items()},
+            }
             for s in self.sizes
         ]
         return {
@@ -117,13 +134,18 @@ def suite_size(tasks: Sequence[Any]) -> int:
 
 
 def _needed(discordance: float, q: Question) -> Needed:
+    return Needed(discordance, _pairs(discordance, q, score=True), _pairs(discordance, q, score=False))
+
+
+def _pairs(discordance: float, q: Question, *, score: bool) -> Pairs:
     def pairs(design: Design, alpha: float) -> int | None:
         if (q.margin if design == "mcnemar" else q.loss) > discordance:
             return None
-        return pairs_needed(q.margin, discordance, alpha=alpha, power=q.power, design=design, true_difference=-q.loss)
+        return pairs_needed(
+            q.margin, discordance, alpha=alpha, power=q.power, design=design, true_difference=-q.loss, score=score
+        )
 
-    return Needed(
-        discordance,
+    return Pairs(
         pairs("non-inferiority", q.alpha),
         pairs("non-inferiority", q.alpha / 2),
         pairs("tost", q.alpha),
@@ -132,11 +154,13 @@ def _needed(discordance: float, q: Question) -> Needed:
 
 
 def _shows(name: str, n: int, discordances: Sequence[float], q: Question) -> Shows:
-    margins = {
-        psi: smallest_margin(n, psi, alpha=q.alpha, power=q.power, true_difference=-q.loss)
-        for psi in discordances
-        if q.loss <= psi
-    }
+    def margins(*, score: bool) -> dict[float, float]:
+        return {
+            psi: smallest_margin(n, psi, alpha=q.alpha, power=q.power, true_difference=-q.loss, score=score)
+            for psi in discordances
+            if q.loss <= psi
+        }
+
     enough = n >= least_pairs(q.margin, q.alpha)  # fewer show nothing, not even by a lucky gain
     power = power_of(n, q.margin, q.discordance, alpha=q.alpha, true_difference=-q.loss) if enough else 0.0
-    return Shows(name, n, margins, power)
+    return Shows(name, n, margins(score=True), margins(score=False), power)

@@ -210,3 +210,28 @@ def test_without_scipy_it_is_said_what_to_install(
             capsys.readouterr().err
             == "kvverify: scipy not installed; accuracy needs: pip install 'kvverify[accuracy]'\n"
         )
+
+
+def test_shared_documents_can_be_taken_as_given(capsys: pytest.CaptureFixture[str]) -> None:
+    base = replace(BASE, cells=[replace(c, clusters=1) for c in BASE.cells])
+    arm = packed(base)
+    assert compared(capsys, base, arm)[0] == 3
+    paths = ["run0", "run1"]
+    assert run(["accuracy", "compare", *paths, "--fixed-documents", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "n 800, on t document 0, u document 0 alone)" in document["accuracy"]["line"]
+    assert any("t document 0, u document 0, taken as given" in gap for gap in document["not_covered"])
+    size = document["accuracy"]["tables"]["What the samples can show"][0]
+    assert (size["independent"], size["needed"], size["by the textbook"], size["smallest margin"]) == (
+        "800",
+        "268",
+        "268",
+        "0.34",
+    )
+
+
+def test_an_arm_that_scrambles_nothing_is_no_control(capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [log.write(Path(f"run{n}")) for n, log in enumerate((BASE, SAME, replace(BASE, label="again")))]
+    assert run(["accuracy", "compare", *paths[:2], "--control", paths[2]]) == 2
+    line = f"kvverify: --control {paths[2]}: its control is none; expected a run of accuracy run --control scramble\n"
+    assert capsys.readouterr().err == line

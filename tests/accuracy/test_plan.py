@@ -56,7 +56,11 @@ def test_published_sizes_at_a_margin_of_one_point(
     found = plan(capsys, "--power", power)["needed"]
     assert isinstance(found, list)
     row = next(n for n in found if n["discordance"] == float(discordance))
-    assert (row["non_inferiority"], row["half_alpha"], row["tost"], row["mcnemar"]) == needed
+    textbook = row["textbook"]
+    assert tuple(textbook[name] for name in ("non_inferiority", "half_alpha", "tost", "mcnemar")) == needed
+    test = row["test"]
+    assert all(test[name] > textbook[name] for name in ("non_inferiority", "half_alpha", "tost"))
+    assert test["mcnemar"] == textbook["mcnemar"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,7 @@ def test_published_sizes_at_a_margin_of_one_point(
 def test_published_sizes_at_other_margins(margin: float, discordance: float, eighty: int, ninety: int) -> None:
     for power, pairs in ((0.8, eighty), (0.9, ninety)):
         question = Question(margin=margin / 100, alpha=0.05, power=power, discordance=discordance)
-        found = {n.discordance: n.non_inferiority for n in accuracy_plan(question, {}).needed}
+        found = {n.discordance: n.textbook.non_inferiority for n in accuracy_plan(question, {}).needed}
         assert found[discordance] == pairs
 
 
@@ -76,7 +80,7 @@ def test_published_sizes_at_other_margins(margin: float, discordance: float, eig
 def test_published_sizes_at_a_true_loss(discordance: float, eighty: int, ninety: int) -> None:
     for power, pairs in ((0.8, eighty), (0.9, ninety)):
         question = Question(margin=0.01, alpha=0.05, power=power, discordance=discordance, loss=0.003)
-        found = {n.discordance: n.non_inferiority for n in accuracy_plan(question, {}).needed}
+        found = {n.discordance: n.textbook.non_inferiority for n in accuracy_plan(question, {}).needed}
         assert found[discordance] == pairs
 
 
@@ -93,7 +97,7 @@ def test_published_sizes_at_a_true_loss(discordance: float, eighty: int, ninety:
 def test_published_smallest_margins(name: str, margins: tuple[float, ...]) -> None:
     question = Question(margin=0.01, alpha=0.05, power=0.8, discordance=0.02)
     (size,) = [s for s in accuracy_plan(question, {}).sizes if s.name == name]
-    found = [100 * m for m in size.smallest_margin.values()]
+    found = [100 * m for m in size.textbook_margin.values()]
     assert [float(f"{m:.2g}") for m in found] == list(margins)
 
 
@@ -116,10 +120,24 @@ def test_a_gate_of_fifty_questions_shows_nothing() -> None:
 def test_what_is_needed_is_what_shows_the_margin(margin: float, discordance: float, power: float) -> None:
     question = Question(margin=margin, alpha=0.05, power=power, discordance=discordance)
     found = next(n for n in accuracy_plan(question, {}).needed if n.discordance == discordance)
-    assert found.non_inferiority is not None
-    own = accuracy_plan(question, {"own": found.non_inferiority}).sizes
+    assert found.test.non_inferiority is not None
+    assert found.textbook.non_inferiority is not None
+    assert found.test.non_inferiority >= found.textbook.non_inferiority
+    own = accuracy_plan(question, {"own": found.test.non_inferiority}).sizes
     (size,) = [s for s in own if s.name == "own"]
-    assert size.smallest_margin[discordance] <= margin * (1 + 1e-9)
+    assert size.smallest_margin[discordance] <= margin * (1 + 1e-6)
+    assert size.textbook_margin[discordance] <= size.smallest_margin[discordance] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("discordance", [0.01, 0.02, 0.05])
+def test_the_headline_number_reaches_the_stated_power_and_the_textbook_s_does_not(discordance: float) -> None:
+    question = Question(margin=0.01, alpha=0.05, power=0.8, discordance=discordance)
+    needed = next(n for n in accuracy_plan(question, {}).needed if n.discordance == discordance)
+    own = {"test": needed.test.non_inferiority or 0, "textbook": needed.textbook.non_inferiority or 0}
+    powers = {s.name: s.power for s in accuracy_plan(question, own).sizes}
+    assert powers["test"] >= 0.79
+    assert powers["textbook"] < 0.8
+    assert powers["textbook"] < powers["test"]
 
 
 def test_a_suite_is_told_by_its_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,6 +160,7 @@ def test_the_tables_name_claim_and_sizes(capsys: pytest.CaptureFixture[str]) -> 
     assert "Samples that show a loss of less than 1 point with power 80% at no true loss" in out
     assert "Never fewer than 268, even if no answer changes." in out
     assert "320 samples" in out
+    assert "2,562 (2,474)" in out
     assert "power at 4 %" in out
 
 

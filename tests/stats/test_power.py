@@ -15,6 +15,7 @@ from kvverify.stats.mcnemar import mcnemar_exact
 from kvverify.stats.normal import quantile
 from kvverify.stats.power import (
     DESIGNS,
+    MOST_EXACT,
     Design,
     pairs_needed,
     pairs_needed_mean,
@@ -243,3 +244,10 @@ def test_other_impossible_arguments() -> None:
         pairs_needed_mean(0.01, 0.0)
     with pytest.raises(ValueError, match="no number of pairs shows what is not so"):
         pairs_needed_mean(0.01, 0.1, true_difference=-0.02)
+
+
+def test_beyond_what_can_be_summed_the_power_goes_on_without_a_step() -> None:
+    discordance = 0.1
+    summed, approximated = (power_of(int(MOST_EXACT / discordance) + more, 0.0025, discordance) for more in (0, 1))
+    assert summed == pytest.approx(approximated, abs=2e-4)
+    assert power_of(10**9, 1e-4, 0.4) > 0.99  # in no time, and in no memory
