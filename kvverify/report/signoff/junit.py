@@ -9,7 +9,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from kvverify.events import Verdict
-from kvverify.report.junit import _testcase, _xml
+from kvverify.report.junit_document import add_case, document, legal
 from kvverify.report.signoff.signoff import Signoff
 
 _NOT_ASKED = "not asked for by the policy"
@@ -30,25 +30,15 @@ def junit_xml(s: Signoff) -> str:
         text = "\n".join(one.reasons) or str(one.verdict)
         _add(suite, f"kvverify.{one.command}", one.run, one.verdict, text, decides=s.judgement is None)
     _add(suite, "kvverify", "sign-off", s.verdict, s.line)
-    totals = {
-        "tests": len(suite.findall("testcase")),
-        "failures": len(suite.findall("testcase/failure")),
-        "errors": len(suite.findall("testcase/error")),
-        "skipped": len(suite.findall("testcase/skipped")),
-    }
-    for element in (suite, suites):
-        for word, count in totals.items():
-            element.set(word, str(count))
-    ET.indent(suites)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
+    return document(suites)
 
 
 def _add(suite: ET.Element, group: str, name: str, verdict: Verdict, text: str, *, decides: bool = True) -> None:
-    element = _testcase(suite, group, name, 0.0)
+    element = add_case(suite, group, name)
     if verdict is not Verdict.PASS and not decides:
-        ET.SubElement(element, "skipped", message=_xml(f"{verdict}, {_NOT_ASKED}"))
+        ET.SubElement(element, "skipped", message=legal(f"{verdict}, {_NOT_ASKED}"))
     elif verdict is not Verdict.PASS:
         kind = "failure" if verdict is Verdict.FAIL else "error"
-        child = ET.SubElement(element, kind, message=_xml(text.splitlines()[0]), type=str(verdict))
-        child.text = _xml(text)
-    ET.SubElement(element, "system-out").text = _xml(text)
+        child = ET.SubElement(element, kind, message=legal(text.splitlines()[0]), type=str(verdict))
+        child.text = legal(text)
+    ET.SubElement(element, "system-out").text = legal(text)
