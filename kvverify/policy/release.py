@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvverify.events import BatchFinished, FaultPlanted, IsolationMeasured, Verdict
 from kvverify.events_accuracy import ArmIncluded, DifferenceMeasured
@@ -35,19 +35,20 @@ _MOST = 3
 def judge_release(loaded: LoadedPolicy, policy: ReleasePolicy, runs: Sequence[Run], today: dt.date) -> Judgement:
     """Return what ``runs`` say to the policy, known findings that are allowed ``today`` left out."""
     judged = without_known(runs, policy.known_finding, today)
+    left_out = {run.name: len(run.events) - len(kept.events) for run, kept in zip(runs, judged, strict=True)}
     return Judgement(
         policy=loaded.name,
         title=policy.title,
         description=policy.description,
         sha256=loaded.sha256,
-        requirements=list(_requirements(policy, judged)),
+        requirements=list(_requirements(policy, judged, left_out)),
         excuses=excuses(runs, policy.known_finding, today),
     )
 
 
-def _requirements(policy: ReleasePolicy, runs: Sequence[Run]) -> Iterator[Requirement]:
+def _requirements(policy: ReleasePolicy, runs: Sequence[Run], left_out: Mapping[str, int]) -> Iterator[Requirement]:
     for check in policy.check:
-        yield _check(check, runs)
+        yield _check(check, runs, left_out)
     if policy.coverage:
         yield from _coverage(policy.coverage, runs)
     if policy.planted_faults:
@@ -62,7 +63,7 @@ def _requirements(policy: ReleasePolicy, runs: Sequence[Run]) -> Iterator[Requir
         yield _same(word, runs)
 
 
-def _check(asked: RequiredCheck, runs: Sequence[Run]) -> Requirement:
+def _check(asked: RequiredCheck, runs: Sequence[Run], left_out: Mapping[str, int]) -> Requirement:
     own = [run for run in runs if run.command == asked.command]
     words = f"{plural(asked.runs, 'run')} or more, each {' or '.join(asked.verdicts)}"
     open_ = [run for run in own if str(run.verdict) not in asked.verdicts]
@@ -72,7 +73,12 @@ def _check(asked: RequiredCheck, runs: Sequence[Run]) -> Requirement:
         verdict = worst([verdict, Verdict.INCONCLUSIVE])
         missing = plural(asked.runs - len(own), "run") + f" of kvverify {asked.command}"
     why = [f"{run.name}: {reason.text}" for run in open_ for reason in run.summary.reasons[:1]]
-    found = ", ".join(f"{run.name} {run.verdict}" for run in own) or "no such run"
+    known = {
+        name: f" without {count} known {'failure' if count == 1 else 'failures'}"
+        for name, count in left_out.items()
+        if count
+    }
+    found = ", ".join(f"{run.name} {run.verdict}{known.get(run.name, '')}" for run in own) or "no such run"
     if why:
         found += f" ({'; '.join(why[:_MOST])})"
     return Requirement(

@@ -18,18 +18,24 @@ from kvverify.reasons import SEVERITY
 from kvverify.report.signoff.checks import Check, checks
 from kvverify.report.signoff.document import FORMAT, VERSION
 from kvverify.report.signoff.gather import gather
+from kvverify.report.signoff.subject import Kernel, Subject, subject
 from kvverify.report.signoff.write import FILES
 
 JSON = FILES[3]
+_WORDS_OF_CHECKS = ("KV format", "tiers")  # checks are named by them
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One release: its checks by name. ``stated``: read from a sign-off, and not computed from events."""
+    """One release: its checks by name. ``stated``: read from a sign-off, and not computed from events.
+
+    ``tested`` says what was tested: model, engine and the like, and the library of each kernel.
+    """
 
     name: str
     checks: Mapping[str, Check]
     stated: bool
+    tested: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +76,11 @@ def read_side(paths: Sequence[Path]) -> Side:
     name = ", ".join(str(path) for path in paths)
     documents = [found for path in paths if (found := _signoff_file(path)) is not None]
     if not documents:
-        return Side(name, checks(gather(paths)), stated=False)
+        runs = gather(paths)
+        return Side(name, checks(runs), stated=False, tested=_tested(subject(runs)))
     if len(paths) > 1:
         raise UsageError(f"{name}: {documents[0]} is a sign-off and stands for a whole release; give it alone")
-    return Side(name, _stated(documents[0]), stated=True)
+    return _stated(name, documents[0])
 
 
 def _signoff_file(path: Path) -> Path | None:
@@ -83,7 +90,21 @@ def _signoff_file(path: Path) -> Path | None:
     return inside if inside.is_file() and not (path / "events.ndjson").exists() else None
 
 
-def _stated(path: Path) -> dict[str, Check]:
+def _tested(about: Subject) -> dict[str, str]:
+    facts = {word: ", ".join(values) for word, values in about.facts.items() if word not in _WORDS_OF_CHECKS and values}
+    libraries: dict[str, list[str]] = {}
+    for kernel in about.kernels:
+        libraries.setdefault(f"library of {kernel.name}", []).append(kernel.library)
+    return {**facts, **{word: ", ".join(dict.fromkeys(names)) for word, names in libraries.items()}}
+
+
+def moved(old: Side, new: Side) -> list[tuple[str, str, str]]:
+    """Return what is another thing in ``new`` than in ``old``: (word, old, new), of what both sides tell."""
+    both = [word for word in old.tested if word in new.tested]
+    return [(word, old.tested[word], new.tested[word]) for word in both if old.tested[word] != new.tested[word]]
+
+
+def _stated(name: str, path: Path) -> Side:
     try:
         data: Any = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -97,7 +118,10 @@ def _stated(path: Path) -> dict[str, Check]:
             f"{path}: format {kind!r}, version {version!r}; expected a {JSON} of version {VERSION}, or a run folder"
         )
     try:
-        return {name: _check(entry) for name, entry in dict(data["checks"]).items()}
+        made = {check: _check(entry) for check, entry in dict(data["checks"]).items()}
+        about = dict(data.get("tested") or {})
+        kernels = [Kernel(**entry) for entry in about.get("kernels", [])]
+        return Side(name, made, stated=True, tested=_tested(Subject(dict(about.get("facts", {})), kernels, [])))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path}: a check is damaged ({error}); make the sign-off again") from error
 
@@ -149,4 +173,5 @@ def to_json(changes: Changes, old: Side, new: Side) -> dict[str, Any]:
         "new": {"name": new.name, "checks": len(new.checks), "stated": new.stated},
         **{kind: [dataclasses.asdict(change) for change in getattr(changes, kind)] for kind in kinds},
         "same": changes.same,
+        "tested": [{"what": word, "old": before, "new": after} for word, before, after in moved(old, new)],
     }

@@ -31,6 +31,7 @@ from kvverify.report.signoff.signoff import make_signoff
 from tests.policy.recorded import around, comparison, difference, isolation, write
 
 TODAY = dt.date(2026, 12, 1)
+H200 = Path(__file__).parents[2] / "results" / "h200"
 KNOWN = KnownFinding(kernel="slots", fingerprint="abc", why="not called", report="LMCache/LMCache#1", expires=TODAY)
 
 
@@ -258,6 +259,34 @@ def test_a_known_finding_is_excused_until_it_expires(tmp_path: Path, days: int, 
 def test_a_new_failure_beside_a_known_one_still_fails(tmp_path: Path) -> None:
     policy = asked(check=[{"command": "roundtrip"}], known_finding=[KNOWN])
     assert judged(tmp_path, policy, campaign(failures=("abc", "new"))).judgement.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(("day", "verdict"), [(TODAY, Verdict.PASS), (dt.date(2028, 1, 1), Verdict.FAIL)])
+def test_the_example_of_a_users_own_policy_is_green_until_its_findings_expire(day: dt.date, verdict: Verdict) -> None:
+    runs = gather([H200 / "roundtrip", H200 / "selftest"])
+    answer = judge_runs(load_policy(str(H200 / "kernels-with-known-findings.toml")), runs, day)
+    assert answer.judgement.verdict is verdict
+    assert all(excuse.matched for excuse in answer.judgement.excuses)
+    signoff = make_signoff(runs, made="now", judged=answer.runs, judgement=answer.judgement, known=answer.known)
+    assert all(group.known for group in signoff.groups) is (verdict is Verdict.PASS)
+    bytes_ = signoff.questions[0]
+    assert ("Known findings are left out; with them: No with vllm-dma" in bytes_.answer) is (verdict is Verdict.PASS)
+    if verdict is Verdict.PASS:
+        assert answer.judgement.requirements[0].found == "roundtrip PASS without 14 known failures"
+
+
+def test_a_failure_that_the_users_policy_does_not_name_is_red_at_once(tmp_path: Path) -> None:
+    policy = load_policy(str(H200 / "kernels-with-known-findings.toml"))
+    runs = gather(
+        [
+            H200 / "roundtrip",
+            H200 / "selftest",
+            write(tmp_path / "new", campaign("lmcache-slots", failures=("wrong-bytes-0",))),
+        ]
+    )
+    requirements = {r.name: r for r in judge_runs(policy, runs, TODAY).judgement.requirements}
+    assert requirements["roundtrip passes"].verdict is Verdict.FAIL
+    assert "new FAIL (new: kernel lmcache-slots: 1 failure)" in requirements["roundtrip passes"].found
 
 
 def test_a_known_finding_stays_on_the_page_and_out_of_the_questions(tmp_path: Path) -> None:

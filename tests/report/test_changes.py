@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvverify.cli.main import run
 from kvverify.errors import UsageError
 from kvverify.events import Event, Verdict
-from kvverify.report.changes import Changes, Side, compare, read_side
+from kvverify.report.changes import Changes, Side, compare, moved, read_side
 from kvverify.report.signoff.checks import Check
 from tests.policy.recorded import comparison, difference, write
 from tests.policy.test_release import campaign, selftest
@@ -83,6 +83,9 @@ def test_a_sign_off_says_the_same_as_its_runs(tmp_path: Path, capsys: pytest.Cap
     made = compare(read_side([old, RESULTS / "selftest"]), read_side([new]))
     assert counts(stated) == counts(made)
     assert stated.worse == made.worse
+    assert moved(read_side([tmp_path / "old"]), read_side([tmp_path / "new"])) == moved(
+        read_side([old, RESULTS / "selftest"]), read_side([new])
+    )
     capsys.readouterr()
     assert run(["diff", str(tmp_path / "old"), str(tmp_path / "new"), "--json"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -106,6 +109,34 @@ def test_exit_codes(
     paths = [str(write(tmp_path / "old", campaign())), str(write(tmp_path / "new", new))]
     assert run(["diff", *paths]) == code
     assert words in capsys.readouterr().out
+
+
+def test_what_was_tested_is_told_where_it_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A new kernel brings many checks: they are a line; what is lost stands one by one."""
+    assert run(["diff", str(RESULTS / "selftest"), str(RESULTS / "h200" / "selftest")]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert "  library of lmcache: lmcache 0.5.6 -> lmcache 0.5.3" in lines
+    assert "  planted fault K04 host-int32 with torch: PASS (killed) -> –" in lines
+    assert "  41 planted faults with memcpy-async: – -> 41 PASS" in lines
+    assert "  planted fault F12 store-no-wait with torch: – -> PASS (killed)" in lines
+    assert len(lines) < 25
+    assert run(["diff", str(RESULTS / "selftest"), str(RESULTS / "h200" / "selftest"), "--json"]) == 3
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(document["new"]) > 200
+    assert {"what": "library of torch", "old": "torch 2.13.0+cpu", "new": "torch 2.11.0"} in document["tested"]
+
+
+def test_a_first_failure_is_told_from_one_that_passed_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [
+        write(tmp_path / "old", campaign("a")),
+        write(tmp_path / "new", [*campaign("a"), *campaign("b", failures=("x",))]),
+    ]
+    assert run(["diff", *map(str, paths)]) == 1
+    out = capsys.readouterr().out
+    assert "Fails, and was not checked before:\n  bytes of bf16 with b: – -> FAIL" in out
+    assert "Worse:" not in out
 
 
 def test_more_runs_of_a_side(tmp_path: Path) -> None:

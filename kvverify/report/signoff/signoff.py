@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvverify.events import Event, Verdict
@@ -88,7 +88,7 @@ def make_signoff(
         bench: points of ``kvverify codecs bench``.
     """
     decided = runs if judged is None else judged
-    tested, asked = subject(runs), questions(decided)
+    tested, asked = subject(runs), _with_known(questions(decided), runs, decided)
     support = _support(decided)
     verdict = judgement.verdict if judgement else worst([*(q.verdict for q in asked), *(s.verdict for s in support)])
     if not runs:
@@ -108,6 +108,18 @@ def make_signoff(
         plots=plots(runs, bench),
         defects=defects(runs, known),
     )
+
+
+def _with_known(asked: Sequence[Question], runs: Sequence[Run], decided: Sequence[Run]) -> list[Question]:
+    """Return the answers, each that known findings changed with what it would be with them."""
+    if all(len(run.events) == len(kept.events) for run, kept in zip(runs, decided, strict=True)):
+        return list(asked)
+    return [
+        q
+        if q.answer == full.answer
+        else replace(q, answer=f"{q.answer} Known findings are left out; with them: {full.answer}")
+        for q, full in zip(asked, questions(runs), strict=True)
+    ]
 
 
 def _line(verdict: Verdict, asked: Sequence[Question], judgement: Judgement | None) -> str:
