@@ -7,6 +7,8 @@ from typing import Any
 
 from kvverify.events import Event
 
+NOT_JUDGED = "not judged yet"  # the error of an answer that waits for the judge
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmStarted(Event):

@@ -1,6 +1,7 @@
 """The verdict of one accuracy arm by itself: was every planned sample answered, and was the cache read?
 
-A score is no verdict; what it is worth a comparison says. Of several answers to one sample, after a resume, the last one counts.
+A score is no verdict; what it is worth a comparison says. Of several answers to one sample, after a resume, the last one counts. A sample is
+its place in the plan (task, length, number): one question may stand there twice.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from kvverify.events_accuracy import ArmStarted, CacheReadStated, SampleAnswered
 from kvverify.reasons import Reason
 
 RUN = "accuracy run"
+Where = tuple[str, int, int]  # task, length, number
 
 
 def is_accuracy_run(seen: Iterable[Event]) -> bool:
@@ -29,17 +31,17 @@ def run_reasons(seen: list[Event]) -> list[Reason]:
     if arm is None:
         known = any(isinstance(e, ProblemMet) for e in seen)  # which says why
         return [] if known else [Reason(Verdict.INCONCLUSIVE, "no arm was measured")]
-    last = {e.key: e for e in seen if isinstance(e, SampleAnswered)}
+    last = {_where(e): e for e in seen if isinstance(e, SampleAnswered)}
     good = [e for e in last.values() if not e.error]
     if not good:
         return [Reason(Verdict.INCONCLUSIVE, f"arm {arm.label}: no sample was answered"), *_missing(seen, arm, last)]
     return [*_missing(seen, arm, last), *_not_proved(seen, arm), *_not_read(seen, arm)]
 
 
-def _missing(seen: list[Event], arm: ArmStarted, last: dict[str, SampleAnswered]) -> list[Reason]:
+def _missing(seen: list[Event], arm: ArmStarted, last: dict[Where, SampleAnswered]) -> list[Reason]:
     planned = sum(arm.planned.values())
     failed = [e for e in last.values() if e.error]
-    left_out = {e.key: e for e in seen if isinstance(e, SampleLeftOut) and e.key not in last}
+    left_out = {_where(e): e for e in seen if isinstance(e, SampleLeftOut) and _where(e) not in last}
     not_asked = planned - len(last) - len(left_out)
     missing = len(failed) + len(left_out) + not_asked
     if missing <= 0:
@@ -54,7 +56,11 @@ def _missing(seen: list[Event], arm: ArmStarted, last: dict[str, SampleAnswered]
     ]
 
 
-def _first(left_out: dict[str, SampleLeftOut]) -> str:
+def _where(e: SampleAnswered | SampleLeftOut) -> Where:
+    return e.task, e.length, e.index
+
+
+def _first(left_out: dict[Where, SampleLeftOut]) -> str:
     e = next(iter(left_out.values()))
     return f"{_place(e)}: {e.reason}"
 

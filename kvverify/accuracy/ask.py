@@ -9,10 +9,10 @@ from typing import Any
 
 from kvverify.accuracy.checkers.tool_call import calls_text
 from kvverify.accuracy.sample import Sample
-from kvverify.accuracy.scoring import BLOCKING, JUDGED, NOT_JUDGED, score
+from kvverify.accuracy.scoring import BLOCKING, JUDGED, score
 from kvverify.accuracy.source import Tokenizer
 from kvverify.accuracy.template import NONE, Template
-from kvverify.events_accuracy import SampleAnswered
+from kvverify.events_accuracy import NOT_JUDGED, SampleAnswered
 from kvverify.live.answer import Answer
 from kvverify.live.client import Client
 from kvverify.live.control import Control, ServerProblem

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvverify.accuracy.ask import Question, counts_differ
-from kvverify.accuracy.scoring import NOT_JUDGED
 from kvverify.errors import KvverifyError
-from kvverify.events_accuracy import SampleAnswered
+from kvverify.events_accuracy import NOT_JUDGED, SampleAnswered
 
 CHUNK = 16  # samples that are made at once, in a thread
 RETURNS = 2  # a sample that went back so often is the fault of the sample

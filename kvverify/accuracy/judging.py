@@ -14,10 +14,10 @@ from kvverify.accuracy.contexts import contexts_scored
 from kvverify.accuracy.judge import ERROR, Judge
 from kvverify.accuracy.options import AccuracyOptions
 from kvverify.accuracy.sample import Sample
-from kvverify.accuracy.scoring import JUDGED, NOT_JUDGED
+from kvverify.accuracy.scoring import JUDGED
 from kvverify.errors import UsageError
 from kvverify.events import Event
-from kvverify.events_accuracy import SampleAnswered
+from kvverify.events_accuracy import NOT_JUDGED, SampleAnswered
 
 _WIDTH = 4  # answers under judgement; each has up to 50 questions, of which the judge takes a few at a time
 

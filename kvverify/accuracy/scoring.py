@@ -28,7 +28,6 @@ RULES |= {
     "lm-eval-likelihood": "kvverify.accuracy.lm_eval.likelihood:score",
 }
 JUDGED = frozenset({"rubrics"})  # no rule of ours: a judge scores these after the answer came (kvverify.accuracy.judge)
-NOT_JUDGED = "not judged yet"  # the error of an answer that waits for the judge
 MAKERS = frozenset({"lm-eval"})  # need what the process that made the samples has loaded: scored there and nowhere else
 BLOCKING = frozenset({"code", "sql"})  # may take seconds: call them outside the event loop
 

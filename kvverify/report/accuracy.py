@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from kvverify.events import Event, Verdict
-from kvverify.events_accuracy import ArmStarted, CacheReadStated, SampleAnswered, SampleLeftOut
+from kvverify.events_accuracy import ArmStarted, CacheReadStated, ContextsScored, SampleAnswered, SampleLeftOut
 from kvverify.reasons import worst
 from kvverify.report.accuracy_compare import compare_report
 from kvverify.report.live import Live
@@ -19,6 +19,7 @@ from kvverify.verdicts_accuracy import is_accuracy_run, run_reasons
 from kvverify.verdicts_compare import is_compare
 
 MOST_REASONS = 20
+MOST_CONTEXTS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class _Arm:
     failed: dict[tuple[str, int], list[SampleAnswered]]
     left_out: dict[tuple[str, int], list[SampleLeftOut]]
     cache: CacheReadStated | None
+    contexts: list[ContextsScored] = field(default_factory=list)  # the last of each task
 
     @property
     def cells(self) -> list[tuple[str, int]]:
@@ -85,7 +87,8 @@ def _arm_of(seen: Sequence[Event]) -> _Arm:
         else:
             (arm.failed if e.error else arm.scored).setdefault((e.task, e.length), []).append(e)
     cache = next((e for e in reversed(seen) if isinstance(e, CacheReadStated)), None)
-    return _Arm(start, planned, arm.scored, arm.failed, arm.left_out, cache)
+    contexts = {e.task: e for e in seen if isinstance(e, ContextsScored)}
+    return _Arm(start, planned, arm.scored, arm.failed, arm.left_out, cache, list(contexts.values()))
 
 
 def _line(arm: _Arm) -> str:
@@ -95,6 +98,7 @@ def _line(arm: _Arm) -> str:
     mean = arm.mean(arm.cells)
     words = [f"arm {arm.start.label}, suite {arm.start.suite}: {scored:,} of {plural(planned, 'sample')} scored"]
     words.append(f"{mean_name(arm.tasks)} {_points(mean)}")
+    words += [f"{e.task} over {plural(len(e.contexts), 'context')} {_total(e)}" for e in arm.contexts]
     if wrong := _format_errors(arm):
         words.append(plural(sum(wrong.values()), "answer in a wrong format"))
     return ", ".join(words)
@@ -160,6 +164,26 @@ def _aspects(arm: _Arm) -> Section:
     return Section("Aspects", caption, ["task", "aspect", "samples", "mean"], rows, frozenset((2, 3)))
 
 
+def _contexts(arm: _Arm) -> Section:
+    rows = [
+        [e.task, _total(e), *(f"{n:,}" for n in (len(e.contexts), e.empty, e.samples, e.missing))] for e in arm.contexts
+    ]
+    head = ["task", "total", "contexts", "contexts without a score", "samples", "missing"]
+    caption = (
+        "Rubrics: a sample's score is the share of its rubrics that passed, a context's the mean of its samples, and the total the mean "
+        "of the contexts, in points."
+    )
+    return Section("Rubrics over contexts", caption, head, rows, frozenset(range(1, 6)), brief=True)
+
+
+def _each_context(arm: _Arm) -> Section:
+    lowest = sorted(((score, e.task, name) for e in arm.contexts for name, score in e.contexts.items()))
+    rows = [[task, name, _points(score)] for score, task, name in lowest[:MOST_CONTEXTS]]
+    more = f", {MOST_CONTEXTS} of {len(lowest):,}" if len(lowest) > MOST_CONTEXTS else ""
+    caption = f"The score of each context in points, the lowest first{more}."
+    return Section("Contexts", caption, ["task", "context", "score"], rows, frozenset((2,)))
+
+
 def _missing(arm: _Arm) -> Section:
     counts = Counter([("failed", e.error) for own in arm.failed.values() for e in own])
     counts += Counter([("left out", e.reason) for own in arm.left_out.values() for e in own])
@@ -180,7 +204,16 @@ def _identity(arm: _Arm) -> Section:
     )
 
 
-SECTIONS: list[Callable[[_Arm], Section]] = [_scores, _samples, _reads, _aspects, _missing, _identity]
+SECTIONS: list[Callable[[_Arm], Section]] = [
+    _scores,
+    _contexts,
+    _each_context,
+    _samples,
+    _reads,
+    _aspects,
+    _missing,
+    _identity,
+]
 
 
 def _cases(seen: list[Event], arm: _Arm) -> list[LiveCase]:
@@ -200,6 +233,10 @@ def _of_task(arm: _Arm, task: str) -> list[tuple[str, int]]:
 
 def _format_errors(arm: _Arm) -> Counter[str]:
     return Counter(e.format_error for own in arm.scored.values() for e in own if e.format_error)
+
+
+def _total(e: ContextsScored) -> str:
+    return "n/a" if e.undefined else _points(e.total)
 
 
 def _points(score: float | None) -> str:

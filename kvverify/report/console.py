@@ -70,6 +70,7 @@ class LiveConsole:
         self._began: float | None = None
         self._told = 0.0
         self._seen_failures: set[tuple[str, str]] = set()
+        self._samples: set[tuple[str, int, int]] = set()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
@@ -115,7 +116,7 @@ class LiveConsole:
                 self._advance(1 if self._unit == "request" and is_progress(event) else 0, event)
             case SampleAnswered():
                 self._say_live(event)
-                self._advance(1 if self._unit == "sample" else 0, event)
+                self._advance(self._new_samples(event) if self._unit == "sample" else 0, event)
             case _:
                 self._say_live(event)
 
@@ -172,6 +173,12 @@ class LiveConsole:
             place = f"{event.library} {event.format}, head size {event.head_size}, {event.what}"
             self._say(f"FAIL {place}: {event.headline}", "bold red")
         self._advance(1 if self._unit == "comparison" else 0, event)
+
+    def _new_samples(self, event: SampleAnswered) -> int:
+        """Return 1 at a sample's first answer: judged afterwards, or asked once more, it is one sample all the same."""
+        known = len(self._samples)
+        self._samples.add((event.task, event.length, event.index))
+        return len(self._samples) - known
 
     def _fault(self, event: FaultPlanted) -> None:
         why = event.by or event.reason

@@ -14,9 +14,11 @@ from kvverify.events import (
     TierFlushed,
 )
 from kvverify.events_accuracy import (
+    NOT_JUDGED,
     ArmsPaired,
     ArmStarted,
     CacheReadStated,
+    ContextsScored,
     DifferenceMeasured,
     IdentityDiffered,
     SampleAnswered,
@@ -43,8 +45,11 @@ def live_line(event: Event) -> tuple[str, str] | None:
             return f"{event.arm}, round {event.round}, request {event.request} failed: {error}", YELLOW
         case ArmStarted():
             return f"arm {event.label}: suite {event.suite}, {sum(event.planned.values()):,} samples", ""
-        case SampleAnswered(error=str(error)) if error:
+        case SampleAnswered(error=str(error)) if error and error != NOT_JUDGED:  # it only waits
             return f"{event.task}, length {event.length}, sample {event.index} failed: {error}", YELLOW
+        case ContextsScored():
+            total = event.undefined or f"{100 * event.total:.2f} points over {len(event.contexts):,} contexts"
+            return f"{event.task}: {total}", ""
         case SampleLeftOut():
             return f"{event.task}, length {event.length}, sample {event.index} left out: {event.reason}", YELLOW
         case CacheReadStated():

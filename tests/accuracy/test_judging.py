@@ -16,6 +16,7 @@ pytest.importorskip("jsonschema")
 from kvverify.cli.main import run
 from kvverify.events import ProblemMet
 from kvverify.events_accuracy import ArmStarted, ContextsScored, RubricsJudged, SampleAnswered
+from kvverify.report.accuracy import accuracy_report
 from kvverify.report.log import read_events
 from kvverify.verdicts import reasons
 from tests.accuracy.asked import accuracy_run, stub_server
@@ -75,6 +76,9 @@ def test_scores_are_shares_of_rubrics_and_the_total_is_that_of_contexts(tmp_path
     }
     [contexts] = [e for e in events if isinstance(e, ContextsScored)]
     assert (contexts.contexts, contexts.total, contexts.missing) == ({"a": 0.75, "b": 0.0}, 0.375, 0)
+    report = accuracy_report(events)
+    assert report is not None
+    assert report.line.endswith("over 2 contexts 37.50")
     kept = [e for e in events if isinstance(e, RubricsJudged)]
     assert sorted(len(e.rubrics) for e in kept) == [1, 2, 2]
     [start] = [e for e in events if isinstance(e, ArmStarted)]

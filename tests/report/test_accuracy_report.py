@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -14,10 +15,12 @@ from rich.console import Console
 from kvverify.event_json import from_json, to_json
 from kvverify.events import Event, RunFinished, RunStarted, Verdict
 from kvverify.events_accuracy import (
+    NOT_JUDGED,
     ArmIncluded,
     ArmsPaired,
     ArmStarted,
     CacheReadStated,
+    ContextsScored,
     DifferenceMeasured,
     FlipsMeasured,
     IdentityDiffered,
@@ -112,6 +115,8 @@ MEASURED: list[Event] = [
     replace(ANSWER, index=1, key="l", error="status 500"),
     replace(ANSWER, task="qa/x", length=0),
     SampleLeftOut(task="vt", length=4096, index=1, key="l", reason="longer than the context"),
+    ContextsScored(task="vt", total=0.375, contexts={"a<b>": 0.75, "c": 0.0}, samples=3, missing=1, empty=1),
+    ContextsScored(task="qa", total=0.0, contexts={}, samples=0, missing=2, empty=2, undefined="no sample has a score"),
     CacheReadStated(
         label="bf16", samples=2, decode_steps=3, hit_tokens=0, continued_tokens=-1, raw_tokens=9, evidence="usage"
     ),
@@ -215,3 +220,46 @@ def test_a_note_of_several_arms_stands_once() -> None:
     report = accuracy_report(run_of("accuracy compare", *noted, PAIRED, CLAIM))
     assert report is not None
     assert report.gaps[-1] == "bf16, 4<bit>: prefix dropped"
+
+
+def test_the_total_over_contexts_is_shown_with_each_context() -> None:
+    report = accuracy_report(run_of("accuracy run", *MEASURED))
+    assert report is not None
+    assert report.line.endswith(", vt over 2 contexts 37.50, qa over 0 contexts n/a")
+    tables = {section.title: section.rows for section in report.sections}
+    assert tables["Rubrics over contexts"] == [["vt", "37.50", "2", "1", "3", "1"], ["qa", "n/a", "0", "2", "0", "2"]]
+    assert tables["Contexts"] == [["vt", "c", "0.00"], ["vt", "a<b>", "75.00"]]
+    many = ContextsScored(
+        task="t", total=0.5, contexts={f"{n:02}": n / 30 for n in range(30)}, samples=30, missing=0, empty=0
+    )
+    report = accuracy_report(run_of("accuracy run", MEASURED[0], many))
+    assert report is not None
+    (each,) = [section for section in report.sections if section.title == "Contexts"]
+    assert (len(each.rows), each.rows[0], each.caption[-11:]) == (20, ["t", "00", "0.00"], ", 20 of 30.")
+
+
+def test_an_answer_that_waits_for_its_judge_is_one_sample_and_no_failure() -> None:
+    screen = Console(record=True, width=100, force_terminal=False, file=StringIO())
+    console = LiveConsole(console=screen, total=2, unit="sample")
+    console.handle(RunStarted(command="accuracy run", version="0", seed=1, options={}, at=0.0))
+    waiting = [replace(ANSWER, index=n, score=0.0, error=NOT_JUDGED) for n in (0, 1)]
+    judged = [replace(e, error="", score=0.5) for e in waiting]
+    for at, event in enumerate([*waiting, *judged], 1):
+        console.handle(replace(event, at=20.0 * at))
+    text = screen.export_text(clear=False)
+    assert "vt 4096: 1 sample of 2" in text
+    assert text.count("vt 4096: 2 samples of 2") == 3  # and never more
+    assert "failed" not in text
+    console.handle(replace(ANSWER, index=1, error="status 500"))
+    assert "sample 1 failed: status 500" in screen.export_text()
+
+
+def test_a_question_that_stands_twice_in_a_plan_was_asked_twice() -> None:
+    twice = [ANSWER, replace(ANSWER, index=1)]  # one key
+    read = MEASURED[-1]
+    assert reasons(run_of("accuracy run", MEASURED[0], *twice, read)) == []
+    (reason,) = reasons(run_of("accuracy run", MEASURED[0], twice[0], read))
+    assert reason.text == "arm bf16: 1 of 2 samples are missing: 1 not asked"
+    left = SampleLeftOut(task="vt", length=4096, index=1, key=ANSWER.key, reason="too long")
+    (reason,) = reasons(run_of("accuracy run", MEASURED[0], twice[0], left, read))
+    assert reason.text == "arm bf16: 1 of 2 samples are missing: 1 left out, first vt 4096 number 1: too long"
