@@ -75,7 +75,10 @@ def _wilson(rate: float, trials: float, confidence: float) -> Interval:
     shrink = 1 + z * z / trials
     middle = (rate + z * z / (2 * trials)) / shrink
     half = z / shrink * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    return Interval(rate, max(0.0, min(rate, middle - half)), min(1.0, max(rate, middle + half)))
+    # at the ends the limits are 0 and 1 exactly, which rounding misses
+    return Interval(
+        rate, 0.0 if rate == 0 else min(rate, middle - half), 1.0 if rate == 1 else max(rate, middle + half)
+    )
 
 
 def _difference(base: Interval, arm: Interval) -> Interval:

@@ -1,50 +1,12 @@
-"""Flips: Wilson's interval, and the excess over the floor by cluster."""
+"""Flips: the excess over the floor by cluster."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kvverify.stats.excess import FEWEST
-from kvverify.stats.flips import excess_flips, flip_rate
-from kvverify.stats.normal import quantile
-
-
-@given(st.integers(1, 5000), st.data(), st.floats(0.5, 0.999))
-def test_the_limits_are_the_rates_that_the_score_test_just_keeps(
-    pairs: int, data: st.DataObject, confidence: float
-) -> None:
-    flips = data.draw(st.integers(0, pairs))
-    found = flip_rate(flips, pairs, confidence)
-    assert 0 <= found.low <= found.rate == flips / pairs <= found.high <= 1
-    for limit in {found.low, found.high} - {0.0, 1.0}:
-        z = abs(found.rate - limit) / np.sqrt(limit * (1 - limit) / pairs)
-        assert z == pytest.approx(quantile((1 + confidence) / 2), rel=1e-6)
-
-
-def test_known_interval() -> None:
-    """Newcombe, Stat Med 17:857 (1998): 81 of 263."""
-    found = flip_rate(81, 263)
-    assert (found.low, found.high) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-
-
-def test_no_flip_does_not_exclude_all() -> None:
-    found = flip_rate(0, 20)
-    assert (found.rate, found.low) == (0.0, 0.0)
-    assert found.high == pytest.approx(0.1611, abs=1e-4)
-
-
-@pytest.mark.parametrize(("flips", "pairs"), [(0, 0), (-1, 5), (6, 5)])
-def test_impossible_counts(flips: int, pairs: int) -> None:
-    with pytest.raises(ValueError, match=f"{flips} flips of {pairs} pairs: expected one pair at least"):
-        flip_rate(flips, pairs)
-
-
-def test_impossible_confidence() -> None:
-    with pytest.raises(ValueError, match=r"a confidence of 1\.5: expected"):
-        flip_rate(1, 5, 1.5)
+from kvverify.stats.flips import excess_flips
 
 
 def test_the_excess_is_the_difference_of_the_rates() -> None:

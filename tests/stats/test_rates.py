@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given
@@ -23,6 +25,14 @@ def test_an_interval_holds_its_value(counts: tuple[int, int], confidence: float)
     value, low, high = wilson(*counts, confidence)
     assert 0 <= low <= value <= high <= 1
     assert high > low
+
+
+@given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.5, 0.999))
+def test_the_limits_are_the_rates_that_the_score_test_just_keeps(counts: tuple[int, int], confidence: float) -> None:
+    rate, low, high = wilson(*counts, confidence)
+    for limit in {low, high} - {0.0, 1.0}:
+        z = abs(rate - limit) / math.sqrt(limit * (1 - limit) / counts[1])
+        assert z == pytest.approx(NormalDist().inv_cdf((1 + confidence) / 2), rel=1e-6)
 
 
 @given(st.floats(0, 0.2), st.floats(-0.05, 0.05), st.floats(0.002, 0.05))

@@ -8,10 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kvverify.stats.equivalence import equivalence_mean
-from kvverify.stats.flips import flip_rate
 from kvverify.stats.holm import holm
 from kvverify.stats.mcnemar import mcnemar_exact
 from kvverify.stats.paired import paired_mean
+from kvverify.stats.rates import wilson
 
 pytest.importorskip("statsmodels")
 from statsmodels.regression.linear_model import OLS
@@ -39,7 +39,7 @@ def test_holm(p_values: list[float]) -> None:
 
 @given(counts, st.integers(1, 500), st.floats(0.5, 0.99))
 def test_wilson(flips: int, rest: int, confidence: float) -> None:
-    found = flip_rate(flips, flips + rest, confidence)
+    found = wilson(flips, flips + rest, confidence)
     theirs = proportion_confint(flips, flips + rest, alpha=1 - confidence, method="wilson")
     assert (found.low, found.high) == pytest.approx(theirs, abs=1e-12)
 
