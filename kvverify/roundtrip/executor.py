@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import Counter
@@ -75,12 +76,15 @@ class Session:
         self.layout = layout
         self.arena = memory.arena(layout, host_slots, blocks_per_slot)
         self._lent = _geometry(self.arena)
-        with self.arena.current():
-            owned = self._call("prepare", self.kernel.prepare, self.arena)
-        self._owned = owned is not None
-        if owned is not None:
-            self.arena.adopt_host(owned)
-        self.oracle = memory.oracle(self.arena)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._give_up)
+            with self.arena.current():
+                owned = self._call("prepare", self.kernel.prepare, self.arena)
+            self._owned = owned is not None
+            if owned is not None:
+                self.arena.adopt_host(owned)
+            self.oracle = memory.oracle(self.arena)
+            undo.pop_all()
         self.ordered = getattr(kernel, "ordered", False) is True
         self.caller_syncs = frozenset(getattr(kernel, "caller_syncs", ()))
         self._block_bytes = [
@@ -108,6 +112,11 @@ class Session:
         """Let the kernel release what it holds."""
         with self.arena.current():
             self._call("close", self.kernel.close)
+
+    def _give_up(self) -> None:
+        """Close a kernel that could not be prepared: what it took until then, the next instance needs."""
+        with contextlib.suppress(KernelRaised):  # what prepare raised is the finding
+            self.close()
 
     def close_checked(self, outcome: Outcome) -> Outcome:
         """Close, then compare once more: memory that was lent stays the lender's.

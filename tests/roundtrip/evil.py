@@ -188,19 +188,37 @@ class NeedsMemory(TorchReference):
         raise EnvironmentProblem("/dev/shm has 1 KiB free; needs 2 GiB")
 
 
-class HoldsUntilClosed(CutsTheTail):
-    """Takes something that only one instance can have, as pinned memory is, and gives it back in close()."""
+_TAKEN = "KVVERIFY_TESTS_TAKEN"  # in the environment of the process, since this file is imported anew for each instance
 
-    taken = False
+
+def _take() -> None:
+    """Take something that only one instance can have, as pinned memory is."""
+    if _TAKEN in os.environ:
+        raise RuntimeError("already taken")
+    os.environ[_TAKEN] = "1"
+
+
+class TakesAndCannotBePrepared(TorchReference):
+    """Takes what only one instance can have, and then finds too little of something else; close() stumbles, too."""
+
+    def prepare(self, arena: ArenaView) -> None:
+        _take()
+        raise RuntimeError("no streams left")
+
+    def close(self) -> None:
+        os.environ.pop(_TAKEN)
+        raise ValueError("there is no stream to end")
+
+
+class HoldsUntilClosed(CutsTheTail):
+    """Takes what only one instance can have, and gives it back in close()."""
 
     def prepare(self, arena: Any) -> None:
-        if HoldsUntilClosed.taken:
-            raise RuntimeError("already taken")
-        HoldsUntilClosed.taken = True
+        _take()
         super().prepare(arena)
 
     def close(self) -> None:
-        HoldsUntilClosed.taken = False
+        os.environ.pop(_TAKEN)
         super().close()
 
 

@@ -142,3 +142,10 @@ def test_a_kernel_that_failed_is_closed_all_the_same(children: list[Child]) -> N
     child = misbehaving(children, "HoldsUntilClosed")
     outcomes = [child.run(RECIPE, TWO_BLOCKS) for _ in range(3)]
     assert [o.kind for o in outcomes] == ["wrong-bytes"] * 3
+
+
+def test_a_kernel_that_could_not_be_prepared_is_closed_all_the_same(children: list[Child]) -> None:
+    """What it took before it raised was never given back, and the second attempt found another error than the first."""
+    child = misbehaving(children, "TakesAndCannotBePrepared")
+    outcomes = [child.run(RECIPE, TWO_BLOCKS) for _ in range(2)]
+    assert [o.headline for o in outcomes] == ["prepare raised RuntimeError: no streams left"] * 2
