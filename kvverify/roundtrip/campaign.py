@@ -22,7 +22,7 @@ from kvverify.layout.document import to_document
 from kvverify.layout.place import place
 from kvverify.layout.placement import Layout
 from kvverify.layout.recipe import Recipe
-from kvverify.roundtrip.child import Unavailable
+from kvverify.roundtrip.child import Unavailable, log_file
 from kvverify.roundtrip.failure import FailureFile, failure_document
 from kvverify.roundtrip.hunt import Batch, hunt
 from kvverify.roundtrip.program import Program
@@ -133,13 +133,12 @@ class Campaign:
                 lane.child.close()
 
     def _lane(self, source: KernelSource) -> Lane:
-        log = self.plan.logs / f"{_safe(source.name)}.log" if self.plan.logs else None
         child = runner(
             source,
             ranks=self.plan.ranks,
             fault=self.plan.fault,
             time_limit=self.plan.time_limit,
-            log=log,
+            log=log_file(self.plan.logs, source),
             forking=self.plan.forking,
         )
         return Lane(source, child)
@@ -352,7 +351,3 @@ def program_lines(program: Program, at: int) -> list[str]:
         kind, *arguments = step.to_json()
         lines.append(f"step {number}: {kind}({', '.join(map(str, arguments))}){'  <- here' if number == at else ''}")
     return lines
-
-
-def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)

@@ -34,6 +34,12 @@ class _Died(Exception):
     pass
 
 
+def log_file(folder: Path | None, source: KernelSource) -> Path | None:
+    """Return the file in ``folder`` for what the libraries of ``source`` print; None where there is no folder."""
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in source.name)
+    return folder / f"{safe}.log" if folder else None
+
+
 class Child:
     """One worker process for one kernel (and, for self-tests, one planted fault).
 

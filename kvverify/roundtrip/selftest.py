@@ -37,7 +37,7 @@ from kvverify.layout.placement import Layout
 from kvverify.layout.pool import campaign_pool
 from kvverify.layout.recipe import Recipe
 from kvverify.roundtrip.campaign import SaveFailure, failure_found, shape_for, unusable
-from kvverify.roundtrip.child import Child, Unavailable
+from kvverify.roundtrip.child import Child, Unavailable, log_file
 from kvverify.roundtrip.collect import collected
 from kvverify.roundtrip.failure import FailureFile, failure_document
 from kvverify.roundtrip.outcome import Outcome
@@ -132,8 +132,7 @@ class _Lane:
         self, plan: SelfTest, source: KernelSource, emit: Emit, save_failure: SaveFailure, left_out: LeftOut
     ) -> None:
         self._plan, self._source, self._emit, self._save, self._left_out = plan, source, emit, save_failure, left_out
-        log = plan.logs / f"{source.name.replace('/', '_')}.log" if plan.logs else None
-        self._child = Child(source, time_limit=plan.time_limit, log=log)
+        self._child = Child(source, time_limit=plan.time_limit, log=log_file(plan.logs, source))
         self._stopped = False
         self._targets = [_Target(to_document(recipe), place(recipe)) for recipe in plan.recipes]
         self._traits: Describe = {}  # what the kernel says of itself, the same for every layout

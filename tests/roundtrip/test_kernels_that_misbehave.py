@@ -12,7 +12,7 @@ from kvverify.errors import EnvironmentProblem
 from kvverify.kernels.registry import resolve
 from kvverify.layout.document import to_document
 from kvverify.layout.recipe import LayerRecipe, Recipe
-from kvverify.roundtrip.child import Child
+from kvverify.roundtrip.child import Child, log_file
 from kvverify.roundtrip.hunt import hunt
 from kvverify.roundtrip.outcome import Outcome
 from kvverify.roundtrip.program import Check, Fill, Load, Program, Store
@@ -50,6 +50,14 @@ def test_a_clean_kernel_passes(children: list[Child]) -> None:
     outcome = child.run(RECIPE, TWO_BLOCKS, explain=True)
     assert not outcome.failed
     assert outcome.compared_bytes > 0
+
+
+def test_what_a_kernel_prints_has_one_place_whatever_it_is_called() -> None:
+    """Campaign and self-test named it differently, and the self-test left a colon in it."""
+    source = resolve(f"{EVIL}:Raises")
+    assert ":" in source.name
+    assert log_file(Path("run"), source) == Path("run/evil.py_Raises.log")
+    assert log_file(None, source) is None
 
 
 def test_raising_names_the_call_and_the_first_line(children: list[Child]) -> None:
