@@ -151,7 +151,7 @@ class LiveConsole:
         now = self._done - self._at_start
         total = None if self._total is None else self._total - self._at_start
         done = plural(self._done, self._unit) + (f" of {self._total:,}" if self._total is not None else "")
-        done += f", {size(self._bytes)} compared" if self._bytes or self._unit not in {"request", "sample"} else ""
+        done += f", {size(self._bytes)} compared" if self._bytes or self._unit in {"sequence", "comparison"} else ""
         if self._progress is not None and self._task is not None:
             share, whole = (elapsed, self._budget_s) if self._budget_s is not None else (float(now), total)
             self._progress.update(self._task, description=who, completed=share, total=whole, done=done)
