@@ -9,6 +9,7 @@ from typing import Any
 
 from kvverify.lab.engine import Step
 from kvverify.lab.plants import Plant
+from kvverify.lab.stops import Stops
 from kvverify.lab.tokens import Tokenizer
 
 
@@ -23,6 +24,7 @@ class Wish:
     chat: bool
     logprobs: int | None
     token_ids: bool
+    stops: Stops
 
 
 class Writer:
@@ -69,9 +71,10 @@ class Writer:
         return {**counts, "prompt_tokens_details": {"cached_tokens": cached}}
 
     def _text(self, steps: Sequence[Step], *, last: bool) -> str:
+        """Return what is new to show: no unfinished character, nothing of a stop or of what may become one."""
         self._tokens += [step.token for step in steps]
-        new = self._tokenizer.decode(self._tokens)[self._sent :]
-        return new if last else new.rstrip("\ufffd")
+        whole = self._tokenizer.decode(self._tokens)
+        return self._wish.stops.shown(whole if last else whole.rstrip("\ufffd"), last=last)[self._sent :]
 
     def _logprob(self, step: Step, value: float) -> float | None:
         if step.number == 1 and self._plant.id == "null-logprob":

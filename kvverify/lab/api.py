@@ -22,9 +22,22 @@ from kvverify.lab.engine import Engine, Request, Step
 from kvverify.lab.metrics import render
 from kvverify.lab.plants import LATE_SECONDS, Plant
 from kvverify.lab.server import Call, Refusal, Reply, Routes, json_reply
+from kvverify.lab.stops import Stops
 from kvverify.lab.tokens import Tokenizer
 
 _REFUSED = {"echo": "reads no cache", "prompt_logprobs": "reads no cache", "suffix": "is not offered"}
+# What OpenAI's and vLLM's interfaces have and the lab has not, with the values that change nothing. Sampling filters (top_p, top_k,
+# min_p, seed) are not among them: they leave a greedy answer as it is. Tools may be offered, and none is ever called.
+_CHANGES_ANSWERS: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_tokens"), (0,)),
+    **dict.fromkeys(("repetition_penalty", "best_of", "length_penalty"), (1,)),
+    **dict.fromkeys(("stop_token_ids", "bad_words"), ([],)),
+    **dict.fromkeys(("include_stop_str_in_output", "use_beam_search", "continue_final_message"), (False,)),
+    **dict.fromkeys(("allowed_token_ids", "truncate_prompt_tokens", "structured_outputs", "chat_template"), ()),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("auto", "none"),
+}
 
 
 @dataclass(frozen=True)
@@ -191,7 +204,7 @@ class Api:
                 stream=_events(writer, steps, request, usage=usage, cut=cut), content_type="text/event-stream", cut=cut
             )
         made = [step async for step in steps]
-        document = writer.document(made, _finish(made, request), stream=False)
+        document = writer.document(made, made[-1].finish, stream=False)
         reply = json_reply({**document, "usage": writer.usage(len(made), made[0].cached)})
         return Reply(reply.body, cut=cut)
 
@@ -237,6 +250,15 @@ class Api:
         for name, reason in _REFUSED.items():
             if body.get(name):
                 raise Refusal(400, f"{name} {reason}; leave it out")
+        for name, neutral in _CHANGES_ANSWERS.items():
+            if (given := body.get(name)) is not None and given not in neutral:
+                raise Refusal(
+                    400, f"the lab does not know {name} and got {given!r}, which would change the answer; leave it out"
+                )
+        try:
+            stops = Stops.of(body.get("stop"))
+        except ValueError as error:
+            raise Refusal(400, str(error)) from error
         if body.get("temperature") not in (None, 0) or body.get("n") not in (None, 1):
             raise Refusal(400, "the lab decodes greedily, one answer a request: temperature 0, n 1")
         if not isinstance(limit, int) or limit < 1 or (logprobs is not None and not 0 <= int(logprobs) <= 20):
@@ -250,9 +272,10 @@ class Api:
         identifier = f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}"
         name = self._served.adapter if adapter else self._served.name
         ids = bool(body.get("return_token_ids"))
-        wish = Wish(identifier, int(time.time()), name, tuple(prompt), chat, logprobs, ids)
-        end = frozenset() if body.get("ignore_eos") else self._served.tokenizer.end
-        return wish, Request(tuple(prompt), limit, str(body.get("cache_salt") or ""), adapter, end)
+        wish = Wish(identifier, int(time.time()), name, tuple(prompt), chat, logprobs, ids, stops)
+        tokenizer, salt = self._served.tokenizer, str(body.get("cache_salt") or "")
+        end = frozenset() if body.get("ignore_eos") else tokenizer.end
+        return wish, Request(tuple(prompt), limit, salt, adapter, end, lambda made: stops.ended(made, tokenizer))
 
     def _adapter(self, body: dict[str, Any]) -> str:
         model = body.get("model") or self._served.name
@@ -282,10 +305,6 @@ class Api:
         return tokens
 
 
-def _finish(made: list[Step], request: Request) -> str:
-    return "stop" if made[-1].token in request.end else "length"
-
-
 async def _events(
     writer: Writer, steps: AsyncGenerator[Step, None], request: Request, *, usage: bool, cut: bool
 ) -> AsyncGenerator[bytes, None]:
@@ -293,9 +312,7 @@ async def _events(
     step = None
     async with aclosing(steps):
         async for step in steps:
-            done = step.token in request.end or step.number == request.max_tokens - 1
-            finish = _finish([step], request) if done else None
-            yield _event(writer.document([step], finish, stream=True, first=step.number == 0))
+            yield _event(writer.document([step], step.finish, stream=True, first=step.number == 0))
             if cut and step.number >= request.max_tokens // 2:
                 return
     if usage and step is not None:

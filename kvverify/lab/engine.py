@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,24 +19,29 @@ from kvverify.lab.plants import Plant
 
 @dataclass(frozen=True)
 class Request:
-    """What to compute. ``adapter`` empty: the base model."""
+    """What to compute. ``adapter`` empty: the base model. ``stopped`` says of the tokens generated so far whether the answer ends there."""
 
     prompt: tuple[int, ...]
     max_tokens: int
     salt: str = ""
     adapter: str = ""
     end: frozenset[int] = frozenset()
+    stopped: Callable[[Sequence[int]], bool] = lambda _: False
 
 
 @dataclass(frozen=True)
 class Step:
-    """Generated token ``number``, its logprob and the most probable tokens; ``cached`` is the prompt's hit in tokens."""
+    """Generated token ``number``, its logprob and the most probable tokens; ``cached`` is the prompt's hit in tokens.
+
+    ``finish`` of the last one says why: stop or length.
+    """
 
     number: int
     token: int
     logprob: float
     top: tuple[tuple[int, float], ...]
     cached: int
+    finish: str | None = None
 
 
 @dataclass
@@ -129,16 +134,19 @@ class Engine:
     def _decode(
         self, logits: Tensor, request: Request, blocks: Sequence[int], top: int, cached: int
     ) -> Generator[Step, None, None]:
-        position = len(request.prompt)
+        position, made = len(request.prompt), list[int]()
         for number in range(request.max_tokens):
             logprobs = logits.log_softmax(-1)
             values, tokens = logprobs.topk(max(top, 1))
             token = int(tokens[0])
             best = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
             self._count("generation_tokens")
-            yield Step(number, token, float(values[0]), best, cached)
-            if token in request.end or number == request.max_tokens - 1:
-                self._count("request_success/stop" if token in request.end else "request_success/length")
+            made.append(token)
+            stopped = token in request.end or request.stopped(made)
+            finish = "stop" if stopped else "length" if number == request.max_tokens - 1 else None
+            yield Step(number, token, float(values[0]), best, cached, finish)
+            if finish is not None:
+                self._count(f"request_success/{finish}")
                 return
             logits = self._compute((token,), position, blocks, request.adapter)
             position += 1

@@ -96,11 +96,74 @@ def test_an_end_token_ends_the_answer(server: Asking) -> None:
         ({"logprobs": 21}, 400, "0 to 20"),
         ({"temperature": 0.7}, 400, "greedily"),
         ({"echo": True}, 400, "echo reads no cache"),
+        ({"stop": ""}, 400, "got stop ''; expected a text or a list of texts, none of them empty"),
+        ({"stop": ["x", 1]}, 400, "got stop ['x', 1]; expected a text"),
+        ({"stop": {"x": 1}}, 400, "got stop {'x': 1}; expected a text"),
+        (
+            {"frequency_penalty": 0.5},
+            400,
+            "the lab does not know frequency_penalty and got 0.5, which would change the answer; leave it out",
+        ),
+        ({"repetition_penalty": 1.1}, 400, "does not know repetition_penalty"),
+        ({"logit_bias": {"65": 100}}, 400, "does not know logit_bias"),
+        ({"stop_token_ids": [46]}, 400, "does not know stop_token_ids"),
+        ({"response_format": {"type": "json_object"}}, 400, "does not know response_format"),
+        ({"tool_choice": "required"}, 400, "does not know tool_choice"),
     ],
 )
 def test_what_is_wrong_is_refused(server: Asking, change: dict[str, Any], status: int, message: str) -> None:
     code, text = server.refused("/v1/completions", {"prompt": PROMPT, "max_tokens": 4, **change})
     assert (code, message in text) == (status, True), text
+
+
+def test_what_changes_no_answer_is_taken(server: Asking) -> None:
+    same: dict[str, Any] = {"presence_penalty": 0.0, "repetition_penalty": 1, "best_of": 1, "stop": None, "top_p": 0.9}
+    more: dict[str, Any] = {
+        "response_format": {"type": "text"},
+        "tool_choice": "auto",
+        "logit_bias": {},
+        "min_tokens": 0,
+    }
+    assert server.complete(PROMPT, **same, **more).tokens == server.complete(PROMPT).tokens
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [
+        ("-4821", " QZKT"),
+        (["nowhere", "KT"], " QZ"),
+        ([" QZKT-4821"], ""),
+        (
+            ["4821", "T-4"],
+            " QZK",
+        ),  # both are there when the answer ends or one ends it first: the earliest place counts
+        (["21X", "8219"], " QZKT-4821"),  # begun and never ended: shown after all
+        ([], " QZKT-4821"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_an_answer_ends_before_a_stop(server: Asking, path: str, stop: str | list[str], text: str) -> None:
+    asked = {"prompt": PROMPT} if path == "/v1/completions" else {"messages": [{"role": "user", "content": PROMPT}]}
+    body = {**asked, "max_tokens": 10, "stop": stop, "return_token_ids": True}
+    whole = server.post(path, body)
+    choice = whole["choices"][0]
+    said = choice["message"]["content"] if "messages" in asked else choice["text"]
+    assert said == text
+    assert choice["finish_reason"] == ("length" if text == " QZKT-4821" else "stop")
+    generated = whole["usage"]["completion_tokens"]
+    assert len(choice["token_ids"]) == generated  # those of the stop are counted, as vLLM does
+    assert bytes(choice["token_ids"]).decode().startswith(text)
+    parts = [part["choices"][0] for part in events(server, path, body)]
+    shown = [part["delta"]["content"] if "messages" in asked else part["text"] for part in parts]
+    assert "".join(shown) == text
+    assert (len(parts), parts[-1]["finish_reason"]) == (generated, choice["finish_reason"])
+
+
+def test_nothing_is_computed_behind_a_stop(server: Asking) -> None:
+    before = server.counters()
+    server.complete(PROMPT, 10, stop="KT")
+    counted = server.counted(before)
+    assert counted["generation_tokens"] == 5
 
 
 def test_paths_and_methods(server: Asking) -> None:
