@@ -49,7 +49,7 @@ def _checks(seen: list[Event]) -> list[Reason]:
         return live_reasons(seen)
     if is_accuracy_run(seen):
         return run_reasons(seen)
-    return compare_reasons(seen) if is_compare(seen) else _kernels_not_run(seen)
+    return compare_reasons(seen) if is_compare(seen) else _kernel_reasons(seen)
 
 
 def compared_something(batch: BatchFinished) -> bool:
@@ -79,8 +79,29 @@ def _problems(seen: list[Event]) -> list[Reason]:
     if is_live(seen) or is_accuracy_run(seen):  # a resumed run does again what a dying server cut short
         starts = [i for i, e in enumerate(seen) if isinstance(e, RunStarted)]
         seen = seen[starts[-1] if starts else 0 :]
-    texts = dict.fromkeys(f"{e.where}: {e.problem}" for e in seen if isinstance(e, ProblemMet))
+    told = {(f"kernel {e.kernel}", e.reason) for e in _not_run(seen)}
+    texts = dict.fromkeys(
+        f"{e.where}: {e.problem}" for e in seen if isinstance(e, ProblemMet) and (e.where, e.problem) not in told
+    )
     return [Reason(Verdict.ERROR, text) for text in texts]
+
+
+def kernels_not_run(events: Iterable[Event]) -> list[Reason]:
+    """Return the kernels that were asked for and did not run: INCONCLUSIVE, or ERROR where that was a problem of the run."""
+    seen = list(events)
+    problems = {(e.where, e.problem) for e in seen if isinstance(e, ProblemMet)}
+    return [
+        Reason(
+            Verdict.ERROR if (f"kernel {e.kernel}", e.reason) in problems else Verdict.INCONCLUSIVE,
+            f"kernel {e.kernel} did not run: {e.reason or 'not available'}",
+        )
+        for e in _not_run(seen)
+    ]
+
+
+def _not_run(seen: list[Event]) -> list[KernelProbed]:
+    probes = {e.kernel: e for e in seen if isinstance(e, KernelProbed)}  # after a resume, the last one counts
+    return [e for e in probes.values() if not e.available and e.requested]
 
 
 def _fault_reasons(seen: list[Event]) -> list[Reason]:
@@ -100,18 +121,13 @@ def _fault_reasons(seen: list[Event]) -> list[Reason]:
     return found
 
 
-def _kernels_not_run(seen: list[Event]) -> list[Reason]:
+def _kernel_reasons(seen: list[Event]) -> list[Reason]:
     ran = {e.kernel for e in seen if isinstance(e, BatchFinished) and compared_something(e)}
     ran |= {e.kernel for e in seen if isinstance(e, FailureFound)}  # perhaps in its very first sequence
     codecs = any(isinstance(e, RunStarted) and e.command.startswith("codecs") for e in seen)
     ran |= {e.library for e in seen if isinstance(e, CodecCompared) and (e.compared_bytes > 0 or differs(e))}
-    # of several probes, after a resume, the last one counts
+    found = kernels_not_run(seen)
     probes = {e.kernel: e for e in seen if isinstance(e, KernelProbed)}
-    found = [
-        Reason(Verdict.INCONCLUSIVE, f"kernel {e.kernel} did not run: {e.reason or 'not available'}")
-        for e in probes.values()
-        if not e.available and e.requested
-    ]
     offered = [e.kernel for e in probes.values() if e.available]
     started = [e.kernel for e in seen if isinstance(e, CampaignStarted) and e.kernel not in probes]
     found += [

@@ -70,6 +70,7 @@ class LiveConsole:
         self._began: float | None = None
         self._told = 0.0
         self._seen_failures: set[tuple[str, str]] = set()
+        self._not_run: set[tuple[str, str]] = set()  # where and why; a problem that says the same is not said again
         self._samples: set[tuple[str, int, int]] = set()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
@@ -96,6 +97,7 @@ class LiveConsole:
                 known = (event.provenance.get(key) for key in ("library", "version"))
                 self._say(f"kernel {event.kernel} " + " ".join(str(v) for v in known if v))
             case KernelProbed():
+                self._not_run.add((f"kernel {event.kernel}", event.reason))
                 self._say(f"kernel {event.kernel} does not run here: {event.reason}", "yellow")
             case CampaignStarted():
                 refused = f", {len(event.refused)} refused" if event.refused else ""
@@ -109,7 +111,7 @@ class LiveConsole:
                 self._fault(event)
             case CodecCompared():
                 self._comparison(event)
-            case ProblemMet():
+            case ProblemMet() if (event.where, event.problem) not in self._not_run:
                 self._say(f"problem in {event.where}: {event.problem}", "yellow")
             case RequestAnswered():
                 self._say_live(event)

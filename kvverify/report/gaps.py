@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from kvverify.events import CampaignStarted, FaultPlanted, Verdict
+from kvverify.events import CampaignStarted, FaultPlanted
 from kvverify.reasons import Reason
 from kvverify.report.words import plural
 
@@ -23,10 +23,10 @@ def not_covered(
 ) -> list[str]:
     """Return the gaps of a run in plain lines.
 
-    ``missed`` maps kernel to the layouts that it was offered and never met, ``met`` maps a word (format, order, step) to kernel
-    to the names that it met, ``faults`` is the kill table.
+    ``reasons`` are those for which something did not run or was not decided. ``missed`` maps kernel to the layouts that it was
+    offered and never met, ``met`` maps a word (format, order, step) to kernel to the names that it met, ``faults`` is the kill table.
     """
-    lines = [r.text for r in reasons if r.verdict is Verdict.INCONCLUSIVE]
+    lines = [r.text for r in reasons]
     for kernel, campaign in campaigns.items():
         if layouts := missed.get(kernel):
             of_all = f"{len(layouts)} of {plural(len(campaign.layouts), 'layout')}"

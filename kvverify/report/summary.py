@@ -24,7 +24,7 @@ from kvverify.report.accuracy import accuracy_report
 from kvverify.report.executed import kernel_devices
 from kvverify.report.gaps import not_covered
 from kvverify.report.live import Live, live_report
-from kvverify.verdicts import compared_something, differs, reasons, verdict_of
+from kvverify.verdicts import compared_something, differs, kernels_not_run, reasons, verdict_of
 
 E = TypeVar("E", bound=Event)
 
@@ -150,6 +150,7 @@ def summarise(events: Iterable[Event]) -> Summary:
     kernels = _kernel_rows(seen, campaigns, batches, failures)
     coverage, mixes = _matrices(batches)
     faults, why, live = _faults(seen), reasons(seen), live_report(seen) or accuracy_report(seen)
+    not_run = kernels_not_run(seen)
     return Summary(
         verdict=verdict_of(seen),
         reasons=why,
@@ -167,7 +168,9 @@ def summarise(events: Iterable[Event]) -> Summary:
         faults=faults,
         comparisons=of_type(seen, CodecCompared),
         not_covered=[
-            *_not_covered(why, campaigns, cases, batches, faults),
+            *_not_covered(
+                [r for r in why if r.verdict is Verdict.INCONCLUSIVE or r in not_run], campaigns, cases, batches, faults
+            ),
             *_libraries_left_out(seen),
             *(live.gaps if live else []),
         ],

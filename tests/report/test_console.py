@@ -61,6 +61,12 @@ def test_a_resumed_run_counts_on_but_is_timed_anew() -> None:
     assert lines[-1] == "torch: 600 sequences of 1,000, 3.00 MiB compared, 40 s left"
 
 
+def test_why_the_only_kernel_cannot_run_is_said_once() -> None:
+    problems = [ProblemMet(where="kernel cuda", problem="no GPU"), ProblemMet(where="kernel cuda", problem="it died")]
+    lines = show([started(), probed("cuda", "no GPU"), *problems], terminal=False).splitlines()
+    assert lines[1:] == ["kernel cuda does not run here: no GPU", "problem in kernel cuda: it died"]
+
+
 def test_planted_faults_can_be_the_unit() -> None:
     events: list[Event] = [started(at=1_790_000_000.0), fault("killed"), fault("survived", "lmcache")]
     assert "fault" in show(events, terminal=False, total=10, unit="fault")

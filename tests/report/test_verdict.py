@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvverify.events import EXIT_CODES, BatchFinished, Event, KernelProbed, ProblemMet, RunFinished, Verdict
 from kvverify.reasons import worst
+from kvverify.report.summary import summarise
 from kvverify.verdicts import reasons, verdict_of
 from tests.report.golden import GOLDEN, PASSING, batch, campaign, failure, fault, finished, probed, started
 
@@ -160,6 +161,17 @@ def test_the_golden_run_fails_for_its_reasons() -> None:
     ]
     without = [replace(e, interrupted=True) if isinstance(e, RunFinished) else e for e in GOLDEN]
     assert "the run was interrupted" in [r.text for r in reasons(without)]
+
+
+def test_the_only_kernel_that_cannot_run_is_told_of_once() -> None:
+    """It stood there twice, as a problem and as a kernel that did not run."""
+    problem = ProblemMet(where="kernel cuda", problem="no GPU")
+    summary = summarise([started(), probed("cuda", "no GPU"), problem, finished()])
+    assert [(r.verdict, r.text) for r in summary.reasons] == [(Verdict.ERROR, "kernel cuda did not run: no GPU")]
+    assert summary.not_covered == ["kernel cuda did not run: no GPU"]
+    other = replace(problem, problem="the process died")
+    texts = [r.text for r in reasons([started(), probed("cuda", "no GPU"), other, finished()])]
+    assert texts == ["kernel cuda: the process died", "kernel cuda did not run: no GPU"]
 
 
 def test_a_kernel_that_nobody_named_may_be_missing() -> None:
