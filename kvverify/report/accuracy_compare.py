@@ -235,6 +235,13 @@ def _gaps(compared: Compared) -> list[str]:
         found += [f"{arm}: cached reads not shown by a control" for arm in arms]
     if "again" not in roles and compared.claims:
         found.append("no run of the base asked again: what changes by itself is not known")
+    for e in compared.claims:
+        base = compared.arms.get(e.base)
+        if e.effect == "tier" and base is not None and base.identity.get("tier") == "none":
+            found.append(
+                f"{e.arm} against {e.base}: {e.base} computed its prompts, so the difference is that of a hit as well; "
+                "an arm with --tier hbm as its base shows the tier alone"
+            )
     for given in dict.fromkeys(e.given for e in compared.claims if e.given):
         found.append(f"samples share {given}, taken as given: claims hold for nothing else, other texts may lose more")
     for arm in compared.arms.values():

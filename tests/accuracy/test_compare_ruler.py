@@ -128,6 +128,49 @@ def test_full_arms_of_niah_2k_as_they_will_be_run_have_intervals_and_verdicts() 
     assert "control did not lower" not in texts(events)
 
 
+def test_a_tier_is_held_against_hits_in_hbm_or_it_is_said_that_it_was_not() -> None:
+    samples = samples_of()
+    gates = (GateEvaluated(arm="dram", round=0, request=-1),)
+    dram = arm("dram", samples, {**PACKED, "tier": "dram"}, only=125, gates=gates)
+    plan = ComparePlan(base="0", tier=("1",), draws=200)
+    gap = "dram against 4bit: 4bit computed its prompts, so the difference is that of a hit as well; "
+    for tier, said in (("none", True), ("hbm", False)):
+        report = accuracy_report(compared(plan, arm("4bit", samples, {**PACKED, "tier": tier}), dram))
+        assert report is not None
+        assert any(line.startswith(gap) for line in report.gaps) is said
+
+
+def test_an_fp8_arm_between_bf16_and_4_bit_is_one_more_run() -> None:
+    samples = samples_of()
+    fp8 = {**PLAIN, "kv_cache_dtype": "fp8"}
+    logs = arm("bf16", samples, PLAIN), arm("fp8", samples, fp8), arm("4bit", samples, PACKED, lost=0.06)
+    scrambled = arm("scrambled", samples, {**PACKED, "control": "scramble", "tier": "hbm"}, lost=0.9, only=20)
+    events = compared(ComparePlan(base="0", runs=("1", "2"), control=("3",), draws=200), *logs, scrambled)
+    found = claims(events)
+    assert {label: (e.base, shown(e), harmed(e)) for label, e in found.items()} == {
+        "fp8": ("bf16", True, False),  # what is measured can keep a claim
+        "4bit": ("bf16", False, True),  # so the loss is that of 4 bits, and not of being quantised
+    }
+    (control,) = [e for e in events if isinstance(e, DifferenceMeasured) and e.effect == "control"]
+    assert control.base == "4bit"  # the format that was scrambled, not the nearest in score
+    report = accuracy_report(events)
+    assert report is not None
+    verdicts = {case.name: case.verdict for case in report.cases if case.group == "claim"}
+    assert verdicts == {
+        "fp8 against bf16, format, less than 1 point": Verdict.PASS,
+        "4bit against bf16, format, less than 1 point": Verdict.FAIL,
+    }
+
+
+def test_two_packed_formats_are_compared_with_one_of_them_as_the_base() -> None:
+    samples = samples_of()
+    four = arm("4bit", samples, PACKED, lost=0.01)
+    three = arm("3bit", samples, {**PACKED, "kv_cache_dtype": "turboquant_3bit_nc"}, lost=0.013)
+    e = claims(compared(ComparePlan(base="0", runs=("1",), draws=200), four, three))["3bit"]
+    assert e.p_mcnemar > 0.05
+    assert e.needed_to_differ > e.pairs  # how many it takes to tell 3 bits from 4
+
+
 def test_one_haystack_for_all_samples_has_no_interval_unless_it_is_taken_as_given() -> None:
     samples = samples_of(1)
     logs = arm("bf16", samples, PLAIN), arm("4bit", samples, PACKED, lost=0.001)
