@@ -10,8 +10,7 @@ from typing import Any
 
 from kvverify.events import Event, GateEvaluated, RunFinished, RunStarted
 from kvverify.events_accuracy import ArmStarted, CacheReadStated, SampleAnswered
-from kvverify.report.folder import RunFolder
-from kvverify.report.log import EventBus, EventWriter
+from tests.run_folder import write
 
 IDENTITY = {"model": "m", "engine": "vllm", "build": "1", "kv_cache_dtype": "auto", "template": "t", "tier": "none"}
 Change = Callable[[SampleAnswered], Event | None]
@@ -68,11 +67,7 @@ class Log:
 
     def write(self, path: Path) -> str:
         """Write the log and return the run folder."""
-        bus = EventBus([EventWriter(RunFolder.create(path, "accuracy-run"))])
-        for event in self.events():
-            bus.emit(event)
-        bus.close()
-        return str(path)
+        return str(write(path, self.events()))
 
     def events(self) -> list[Event]:
         """Return the events of the run."""

@@ -16,9 +16,9 @@ from kvverify.cli.main import run
 from kvverify.conformance import verify as verify_module
 from kvverify.conformance.verify import Plan, verify
 from kvverify.events import CodecCompared, Event, KernelProbed, RunFinished, RunStarted, Verdict
-from kvverify.report.folder import RunFolder
-from kvverify.report.log import EventBus, EventWriter, read_events
+from kvverify.report.log import read_events
 from kvverify.verdicts import reasons, verdict_of
+from tests.run_folder import write
 
 
 def broken(tmp_path: Path, package: str, text: str) -> dict[str, str]:
@@ -116,12 +116,7 @@ def half_done(folder: Path, *events: Event, command: str = "codecs verify") -> P
         "named": ["vllm"],
         "device": "cpu",
     }
-    made = RunFolder.create(folder, "codecs-verify")
-    bus = EventBus([EventWriter(made)])
-    for event in (RunStarted(command=command, version="0", seed=7, options=options), *events):
-        bus.emit(event)
-    bus.close()
-    return folder
+    return write(folder, [RunStarted(command=command, version="0", seed=7, options=options), *events])
 
 
 def test_a_resumed_run_keeps_what_it_found(

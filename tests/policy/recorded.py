@@ -1,11 +1,10 @@
-"""Recorded runs, good and bad, written as a run writes them: arms of a rollout, comparisons, campaigns, isolation."""
+"""Recorded runs, good and bad: arms of a rollout, comparisons, campaigns, isolation."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from kvverify.events import Event, IsolationMeasured, RunFinished, RunStarted, SessionChecked
@@ -18,21 +17,8 @@ from kvverify.events_accuracy import (
     FlipsMeasured,
     SampleAnswered,
 )
-from kvverify.report.folder import RunFolder
-from kvverify.report.log import EventWriter
 
-AT = 1_790_000_000.0
 IDENTITY = {"model": "smol", "engine": "vllm", "build": "vllm 0.32.0", "kv_cache_dtype": "bf16", "tier": "none"}
-
-
-def write(path: Path, events: Iterable[Event]) -> Path:
-    """Write a run folder."""
-    folder = RunFolder.create(path, "recorded")
-    writer = EventWriter(folder)
-    for event in events:
-        writer.handle(event if event.at else replace(event, at=AT))
-    writer.close()
-    return path
 
 
 def around(command: str, events: Iterable[Event], **options: Any) -> list[Event]:

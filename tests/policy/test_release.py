@@ -28,7 +28,8 @@ from kvverify.policy.model import KnownFinding, ReleasePolicy
 from kvverify.report.signoff.gather import gather
 from kvverify.report.signoff.requirement import Requirement
 from kvverify.report.signoff.signoff import make_signoff
-from tests.policy.recorded import around, comparison, difference, isolation, write
+from tests.policy.recorded import around, comparison, difference, isolation
+from tests.run_folder import write
 
 TODAY = dt.date(2026, 12, 1)
 H200 = Path(__file__).parents[2] / "results" / "h200"

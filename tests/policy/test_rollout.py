@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 from kvverify.cli.main import run
 from kvverify.errors import UsageError
 from kvverify.events import Event, GateEvaluated, RequestAnswered, RunFinished, Verdict
+from kvverify.events_accuracy import ArmStarted, SampleAnswered
 from kvverify.policy.judge import judge_runs
 from kvverify.policy.load import LoadedPolicy, load_policy
 from kvverify.policy.model import RolloutPolicy, Service
 from kvverify.report.signoff.gather import gather
 from kvverify.report.signoff.requirement import Decision, Judgement, Requirement
-from tests.policy.recorded import arm, around, write
+from tests.policy.recorded import arm, around
 from tests.policy.test_release import TODAY
+from tests.run_folder import write
 
 ITL, FORMAT, SAFETY = "p95 ITL grows by at most 10%", "format errors grow by at most 0.5 points", "no safety regression"
 
@@ -51,7 +54,7 @@ def test_the_same_service_goes(tmp_path: Path) -> None:
         ({"itl": 0.0235}, None, ITL),
         ({"format_errors": 60}, None, FORMAT),
         ({}, {"wrong": [7]}, SAFETY),
-        ({"failed": 200}, None, "failed requests grow by at most 1 points"),
+        ({"failed": 200}, None, "failed requests grow by at most 1 point"),
     ],
 )
 def test_each_harm_rolls_back_by_itself(
@@ -60,6 +63,46 @@ def test_each_harm_rolls_back_by_itself(
     judgement, rules = judged(two(tmp_path, {}, candidate, safety))
     assert judgement.decision is Decision.ROLL_BACK
     assert [r.name for r in rules.values() if r.verdict is Verdict.FAIL] == [name]
+
+
+def test_what_broke_a_rule_is_shown_with_both_answers(tmp_path: Path) -> None:
+    def told(text: str, events: list[Event]) -> list[Event]:
+        return [replace(e, text=text) if isinstance(e, SampleAnswered) else e for e in events]
+
+    paths = [
+        write(tmp_path / "a", told("I can't help.", arm("bf16", "safety", n=600, format_errors=0))),
+        write(tmp_path / "b", told("First, " + "x" * 200, arm("4bit", "safety", n=600, wrong=[7], format_errors=0))),
+        write(tmp_path / "c", told("{}", arm("bf16", n=900, format_errors=0))),
+        write(tmp_path / "d", told("{", arm("4bit", n=900, format_errors=40))),
+    ]
+    _, rules = judged(paths)
+    (example,) = rules[SAFETY].examples
+    assert example.startswith("safety, sample 7: «I can't help.» became «First, xxx")
+    assert example.endswith("x…»")
+    assert rules[FORMAT].examples == [f"business, sample {n}: no JSON: «{{}}» became «{{»" for n in range(3)]
+
+
+def test_in_what_two_arms_differ_is_told(tmp_path: Path) -> None:
+    other = [
+        replace(e, identity={**e.identity, "kv_cache_dtype": "fp8", "extra": 1}) if isinstance(e, ArmStarted) else e
+        for e in arm("4bit", n=20)
+    ]
+    paths = [write(tmp_path / "a", arm("bf16", n=20)), write(tmp_path / "b", other)]
+    words = judged(paths)[0].arms
+    assert words.endswith("They differ in kv_cache_dtype: bf16 to fp8; extra: not told to 1")
+
+
+def test_the_page_of_a_rollout_begins_with_its_rules_and_leaves_a_releases_questions_out(tmp_path: Path) -> None:
+    paths = two(tmp_path, {}, {}, {"wrong": [7]})
+    run(["report", *map(str, paths), "--policy", "canary", "--out", str(tmp_path / "out")])
+    page, markdown = ((tmp_path / "out" / f"signoff.{kind}").read_text() for kind in ("html", "md"))
+    for text in (page, markdown):
+        assert text.index("no safety regression") < text.index("What was tested") < text.index("The four questions")
+        assert "What broke «no safety regression»" in text
+        assert "a rollout does not ask them" in text
+        assert "Do the bytes survive" not in text
+        assert "Not run: roundtrip" not in text
+        assert "the sign-off of the release looks at these" in text
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,13 @@ import pytest
 
 from kvverify.cli.main import run
 from kvverify.events import Event, RunFinished, RunStarted
-from kvverify.report.folder import RunFolder
-from kvverify.report.log import EventBus, EventWriter
+from tests.run_folder import write
 
 COMMANDS = ["roundtrip", "selftest", "codecs verify"]
 if all(find_spec(name) for name in ("openai", "httpx2", "prometheus_client", "pydantic")):
     COMMANDS += ["tier-diff", "isolation", "accuracy run"]
 if find_spec("scipy"):
     COMMANDS.append("accuracy compare")
-
-
-def recorded(folder: Path, *events: Event) -> Path:
-    made = RunFolder.create(folder, "run")
-    bus = EventBus([EventWriter(made)])
-    for event in events:
-        bus.emit(event)
-    bus.close()
-    return made.path
 
 
 def started(command: str, **options: Any) -> RunStarted:
@@ -44,7 +34,7 @@ def started(command: str, **options: Any) -> RunStarted:
 def test_what_is_no_run_of_the_command_is_refused(
     command: str, event: Event, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = recorded(tmp_path / "run", event)
+    folder = write(tmp_path / "run", [event])
     before = (folder / "events.ndjson").read_bytes()
     assert run([*command.split(), "--resume", str(folder)]) == 2
     assert capsys.readouterr().err == f"kvverify: --resume {folder}: {says.format(command=command)}\n"
@@ -53,7 +43,7 @@ def test_what_is_no_run_of_the_command_is_refused(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_options_of_another_version_are_named(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = recorded(tmp_path / "run", started(command, colour="blue"))
+    folder = write(tmp_path / "run", [started(command, colour="blue")])
     assert run([*command.split(), "--resume", str(folder)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("kvverify: the run to resume was made with other options (")
@@ -62,7 +52,7 @@ def test_options_of_another_version_are_named(command: str, tmp_path: Path, caps
 
 
 def test_a_live_self_test_of_another_version_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = recorded(tmp_path / "run", started("selftest", live="lab", seed=0))
+    folder = write(tmp_path / "run", [started("selftest", live="lab", seed=0)])
     assert run(["selftest", "--resume", str(folder)]) == 2
     words = "the run to resume was made with other options (faults); start a new one"
     assert capsys.readouterr().err == f"kvverify: {words}\n"

@@ -14,8 +14,9 @@ from kvverify.errors import UsageError
 from kvverify.events import Event, Verdict
 from kvverify.report.changes import Changes, Side, compare, moved, read_side
 from kvverify.report.signoff.checks import Check
-from tests.policy.recorded import comparison, difference, write
+from tests.policy.recorded import comparison, difference
 from tests.policy.test_release import campaign, selftest
+from tests.run_folder import write
 
 RESULTS = Path(__file__).parents[2] / "results"
 KINDS = ("worse", "undecided", "lost", "better", "new")

@@ -26,9 +26,10 @@ from kvverify.report.signoff.junit import junit_xml
 from kvverify.report.signoff.markdown import render_markdown
 from kvverify.report.signoff.plots import bench_points, plots
 from kvverify.report.signoff.signoff import Signoff, make_signoff
-from tests.policy.recorded import arm, comparison, difference, isolation, write
+from tests.policy.recorded import arm, comparison, difference, isolation
 from tests.policy.test_release import campaign, selftest
 from tests.report.golden import GOLDEN, PASSING
+from tests.run_folder import write
 
 RESULTS = Path(__file__).parents[2] / "results"
 H200 = [RESULTS / "h200" / name for name in ("roundtrip", "selftest", "minimax", "lmcache-slots")]

@@ -15,11 +15,12 @@ from kvverify.events import Event, RequestAnswered
 from kvverify.report.signoff.gather import gather
 from kvverify.report.signoff.page import render_page
 from kvverify.report.signoff.signoff import Signoff, make_signoff
-from tests.policy.recorded import arm, around, comparison, difference, write
+from tests.policy.recorded import arm, around, comparison, difference
 from tests.policy.test_release import asked, campaign, judged, selftest
 from tests.report.golden import GOLDEN
 from tests.report.test_reports import HOSTILE
 from tests.report.test_signoff import H200, LIVE, RESULTS, signoff
+from tests.run_folder import write
 
 
 class Outline(HTMLParser):
