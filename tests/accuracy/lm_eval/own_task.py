@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kvverify.accuracy.lm_eval.package import lm_eval_module
 from kvverify.accuracy.sample import Sample
 from kvverify.accuracy.source import SourceContext, TaskSpec
 
@@ -72,3 +73,28 @@ def samples_of(spec: TaskSpec, context: SourceContext) -> list[Sample]:
     from kvverify.accuracy.lm_eval import source
 
     return list(source.samples(spec, context))
+
+
+def figures_of_lm_eval(include: str, name: str, **kinds: Callable[[list[Any]], list[Any]]) -> dict[str, float]:
+    """Let lm-eval itself run a task and return its figures.
+
+    Args:
+        include: folder of the task file.
+        name: of the task.
+        kinds: how the model answers each kind of request, such as ``generate_until``, from the arguments of all of them.
+    """
+    base: type[Any] = lm_eval_module("lm_eval.api.model").LM
+
+    def answer(kind: str) -> Callable[..., list[Any]]:
+        return lambda _self, requests, disable_tqdm=False: kinds[kind]([request.args for request in requests])
+
+    methods = {kind: answer(kind) for kind in ("generate_until", "loglikelihood", "loglikelihood_rolling")}
+    manager = lm_eval_module("lm_eval.tasks").TaskManager(include_path=include, include_defaults=False)
+    results: dict[str, float] = lm_eval_module("lm_eval").simple_evaluate(
+        model=type("Model", (base,), methods)(),
+        tasks=[name],
+        task_manager=manager,
+        bootstrap_iters=0,
+        log_samples=False,
+    )["results"][name]
+    return results

@@ -16,7 +16,6 @@ pytest.importorskip("prometheus_client")
 from kvverify.accuracy.lm_eval import source
 from kvverify.accuracy.lm_eval.echo import BadEcho, likelihood, usage
 from kvverify.accuracy.lm_eval.likelihood import encoded, text_of
-from kvverify.accuracy.lm_eval.package import lm_eval_module
 from kvverify.accuracy.scoring import score
 from kvverify.accuracy.source import SourceContext
 from kvverify.accuracy.tokens import Bytes
@@ -26,7 +25,7 @@ from kvverify.events import ProblemMet, Verdict
 from kvverify.events_accuracy import ArmStarted, CacheReadStated
 from kvverify.verdicts import reasons
 from tests.accuracy.asked import accuracy_run, answers, stub_server
-from tests.accuracy.lm_eval.own_task import ROWS, Letters, MakeTask, samples_of
+from tests.accuracy.lm_eval.own_task import ROWS, Letters, MakeTask, figures_of_lm_eval, samples_of
 from tests.live.stub import Stub
 
 METRICS = [{"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")]
@@ -59,28 +58,16 @@ def echoed(body: Any, *, cached: int = 0) -> Any:
 
 def scored_by_lm_eval(include: str, name: str) -> dict[str, float]:
     """Let lm-eval itself run the task on a model with the logprobs of :func:`logprob`, one token a letter."""
-    base: type[Any] = lm_eval_module("lm_eval.api.model").LM
 
-    class Model(base):  # type: ignore[misc]
-        def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-            found = []
-            for context, continuation in (request.args for request in requests):
-                ids = list((context + continuation).encode())
-                values = [logprob(ids, n) for n in range(len(context), len(ids))]
-                found.append((sum(values), all(value >= -0.9 for value in values)))
-            return found
+    def loglikelihood(requests: list[Any]) -> list[tuple[float, bool]]:
+        found = []
+        for context, continuation in requests:
+            ids = list((context + continuation).encode())
+            values = [logprob(ids, n) for n in range(len(context), len(ids))]
+            found.append((sum(values), all(value >= -0.9 for value in values)))
+        return found
 
-        def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-            raise NotImplementedError
-
-        def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
-            raise NotImplementedError
-
-    manager = lm_eval_module("lm_eval.tasks").TaskManager(include_path=include, include_defaults=False)
-    results: dict[str, float] = lm_eval_module("lm_eval").simple_evaluate(
-        model=Model(), tasks=[name], task_manager=manager, bootstrap_iters=0, log_samples=False
-    )["results"][name]
-    return results
+    return figures_of_lm_eval(include, name, loglikelihood=loglikelihood)
 
 
 def suite_file(folder: Path, *includes: str) -> Path:

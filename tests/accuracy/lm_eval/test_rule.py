@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kvverify.accuracy.ask import Asker, Manner, questions_of
-from kvverify.accuracy.lm_eval.package import lm_eval_module
 from kvverify.accuracy.sample import Sample
 from kvverify.accuracy.scoring import score
 from kvverify.accuracy.source import SourceContext
@@ -19,7 +17,7 @@ from kvverify.accuracy.template import template_named
 from kvverify.errors import UsageError
 from kvverify.events_accuracy import SampleAnswered
 from kvverify.live.client import Client
-from tests.accuracy.lm_eval.own_task import ROWS, Letters, MakeTask, samples_of
+from tests.accuracy.lm_eval.own_task import ROWS, Letters, MakeTask, figures_of_lm_eval, samples_of
 from tests.live.stub import Stub, serve
 
 ANSWERS = (
@@ -42,29 +40,17 @@ def answer_to(prompt: str) -> str:
 
 def scored_by_lm_eval(include: str, name: str) -> dict[str, float]:
     """Let lm-eval itself run the task on a model that answers :func:`answer_to`, ended at the stop strings; return its figures."""
-    base: type[Any] = lm_eval_module("lm_eval.api.model").LM
 
-    class Model(base):  # type: ignore[misc]
-        def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-            answers = []
-            for prompt, settings in (request.args for request in requests):
-                text = answer_to(prompt)
-                for word in settings["until"]:
-                    text = text.split(word)[0]
-                answers.append(text)
-            return answers
+    def generate_until(requests: list[Any]) -> list[str]:
+        answers = []
+        for prompt, settings in requests:
+            text = answer_to(prompt)
+            for word in settings["until"]:
+                text = text.split(word)[0]
+            answers.append(text)
+        return answers
 
-        def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
-            raise NotImplementedError
-
-        def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
-            raise NotImplementedError
-
-    manager = lm_eval_module("lm_eval.tasks").TaskManager(include_path=include, include_defaults=False)
-    results: dict[str, float] = lm_eval_module("lm_eval").simple_evaluate(
-        model=Model(), tasks=[name], task_manager=manager, bootstrap_iters=0, log_samples=False
-    )["results"][name]
-    return results
+    return figures_of_lm_eval(include, name, generate_until=generate_until)
 
 
 @pytest.mark.parametrize("target", ["{{answer}}", "{{[answer, '7']}}"])
