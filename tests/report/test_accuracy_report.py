@@ -37,6 +37,7 @@ from kvverify.report.markdown import render_markdown
 from kvverify.report.summary import summarise
 from kvverify.verdicts import reasons, verdict_of
 from kvverify.verdicts_compare import shown
+from tests.policy.recorded import difference
 from tests.report.golden import GOLDEN
 
 RUN = Path("run")
@@ -53,30 +54,14 @@ ARM = ArmIncluded(
     packed_reads=7,
 )
 BASE = replace(ARM, label="bf16", role="base", identity={"kv_cache_dtype": "auto", "model": "m"})
-CLAIM = DifferenceMeasured(
-    base="bf16",
-    arm="4<bit>",
-    effect="format",
-    scope="all",
-    primary=True,
-    binary=True,
+CLAIM = difference(
+    half=0.004,
     pairs=1000,
-    missing=0,
-    base_score=0.8,
-    arm_score=0.8,
-    difference=0.0,
-    low=-0.004,
-    high=0.004,
-    confidence=0.9,
-    method="tango",
-    margin=0.01,
-    alpha=0.05,
+    arm="4<bit>",
     base_only=2,
     arm_only=2,
     discordance=0.004,
     needed=268,
-    low_worst=-0.004,
-    high_best=0.004,
     least_pairs=268,
 )
 HARM = replace(CLAIM, difference=-0.05, low=-0.06, high=-0.04, low_worst=-0.06, high_best=-0.04, p_mcnemar=0.001)
