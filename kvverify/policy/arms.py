@@ -103,6 +103,23 @@ def _ended(run: Run) -> bool:
 
 
 def arms_words(sides: Iterable[Arm]) -> str:
-    """Return both arms in a line."""
+    """Return both arms, and in what they differ as far as the runs tell."""
     base, candidate = sides
-    return f"Baseline {base.label}, {plural(base.asked, 'request')}; candidate {candidate.label}, {plural(candidate.asked, 'request')}"
+    words = f"Baseline {base.label}, {plural(base.asked, 'request')}; candidate {candidate.label}, {plural(candidate.asked, 'request')}"
+    apart = _apart(base, candidate)
+    return words + (f". They differ in {'; '.join(apart)}" if apart else "")
+
+
+def _apart(base: Arm, candidate: Arm) -> list[str]:
+    """Return what of the identity is not the same in two runs of one suite: (baseline to candidate)."""
+    found: dict[str, None] = {}
+    identities = {e.suite: e.identity for run in base.runs for e in run.of(ArmStarted)}
+    for run in candidate.runs:
+        for e in run.of(ArmStarted):
+            own = identities.get(e.suite, e.identity)
+            found |= {
+                f"{key}: {own.get(key, 'not told')} to {e.identity.get(key, 'not told')}": None
+                for key in [*own, *(key for key in e.identity if key not in own)]
+                if own.get(key) != e.identity.get(key)
+            }
+    return list(found)

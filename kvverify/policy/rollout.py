@@ -7,8 +7,10 @@ across holds, with how many requests would decide it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from kvverify.events import Verdict
+from kvverify.events_accuracy import SampleAnswered
 from kvverify.policy.arms import Arm, arms, arms_words
 from kvverify.policy.load import LoadedPolicy
 from kvverify.policy.model import FormatErrors, Latency, RolloutPolicy, Safety, Service
@@ -21,6 +23,7 @@ from kvverify.stats.rates import newcombe, trials_below
 
 SEED = 0  # of the bootstrap: the same runs give the same decision
 POINTS = 100.0
+MOST_EXAMPLES, MOST_LETTERS = 3, 80
 
 
 def judge_rollout(loaded: LoadedPolicy, policy: RolloutPolicy, runs: Sequence[Run]) -> Judgement:
@@ -83,15 +86,37 @@ def _latency(asked: Latency, base: Arm, candidate: Arm, confidence: float) -> Re
 
 
 def _format_errors(asked: FormatErrors, base: Arm, candidate: Arm, confidence: float) -> Requirement:
-    name = f"format errors grow by at most {asked.points:g} points"
-    words = f"{confidence:.0%} interval of the difference at or below {asked.points:g} points"
+    name = f"format errors grow by at most {_points(asked.points)}"
+    words = f"{confidence:.0%} interval of the difference at or below {_points(asked.points)}"
     counts = [(sum(bool(e.format_error) for e in arm.forms), len(arm.forms)) for arm in (base, candidate)]
     if not all(trials for _, trials in counts):
         missing = "a run of a business suite of each arm"
         found = "no answer that had to have a form"
         return Requirement(name, words, found, Verdict.INCONCLUSIVE, asked.published, missing=missing)
     limit = asked.points / POINTS
-    return _rate(name, words, counts, limit=limit, confidence=confidence, published=asked.published)
+    judged = _rate(name, words, counts, limit=limit, confidence=confidence, published=asked.published)
+    before = {e.key: e for e in base.forms}
+    wrong = [e for e in candidate.forms if e.format_error]
+    examples = [f"{_sample(e)}: {e.format_error}: {_became(before.get(e.key), e)}" for e in wrong[:MOST_EXAMPLES]]
+    return replace(judged, examples=examples) if judged.verdict is not Verdict.PASS else judged
+
+
+def _points(value: float) -> str:
+    return f"{value:g} {'point' if value == 1 else 'points'}"
+
+
+def _sample(e: SampleAnswered) -> str:
+    return f"{e.task}{f' of {e.length:,} tokens' if e.length else ''}, sample {e.index}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
+
+
+def _became(before: SampleAnswered | None, after: SampleAnswered) -> str:
+    """Return the two answers, cut to a length that can be read."""
+    shown = f"«{_cut(after.text)}»"
+    return f"«{_cut(before.text)}» became {shown}" if before else shown
 
 
 def _rate(
@@ -115,11 +140,12 @@ def _safety(asked: Safety, base: Arm, candidate: Arm, confidence: float) -> Requ
     # a full score is 1; of fractional ones a lower score than the baseline's is a regression
     worse = [key for key in common if candidate.safety[key].score < base.safety[key].score - 1e-9]
     found = f"{plural(len(worse), 'regression')} in {plural(len(common), 'pair')}"
-    if worse:
-        first = candidate.safety[worse[0]]
-        found += f", first {first.task} {first.index}"
+    examples = [
+        f"{_sample(candidate.safety[key])}: {_became(base.safety[key], candidate.safety[key])}"
+        for key in worse[:MOST_EXAMPLES]
+    ]
     if len(worse) > asked.regressions:
-        return Requirement("no safety regression", words, found, Verdict.FAIL, asked.published)
+        return Requirement("no safety regression", words, found, Verdict.FAIL, asked.published, examples=examples)
     if common and not worse and (rate := excluded_rate(len(common), confidence)):
         found += f"; a rate of {rate:.2%} is excluded at {confidence:.0%}"
     lost = len(base.safety) - len(common)
@@ -127,14 +153,16 @@ def _safety(asked: Safety, base: Arm, candidate: Arm, confidence: float) -> Requ
     few = len(common) < asked.pairs
     verdict = Verdict.INCONCLUSIVE if few or lost else Verdict.PASS
     missing = f"{asked.pairs - len(common):,} more pairs" if few else ""
-    return Requirement("no safety regression", words, found, verdict, asked.published, missing=missing)
+    return Requirement(
+        "no safety regression", words, found, verdict, asked.published, missing=missing, examples=examples
+    )
 
 
 def _service(asked: Service, base: Arm, candidate: Arm, confidence: float) -> Iterator[Requirement]:
     if asked.failed_points is not None:
         counts = [(arm.failed, arm.asked) for arm in (base, candidate)]
-        words = f"{confidence:.0%} interval of the difference at or below {asked.failed_points:g} points"
-        name = f"failed requests grow by at most {asked.failed_points:g} points"
+        words = f"{confidence:.0%} interval of the difference at or below {_points(asked.failed_points)}"
+        name = f"failed requests grow by at most {_points(asked.failed_points)}"
         if all(trials for _, trials in counts):
             limit = asked.failed_points / POINTS
             yield _rate(name, words, counts, limit=limit, confidence=confidence, published=asked.published)

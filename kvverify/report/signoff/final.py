@@ -25,10 +25,11 @@ def print_signoff(s: Signoff, page: Path, file: IO[str] | None = None) -> None:
     table = Table(box=None)
     for heading in ("question", "verdict", "answer"):
         table.add_column(heading)
-    for q in s.questions:
+    for q in s.answered:
         table.add_row(_text(f"{q.number}. {q.title}"), _verdict(q.verdict), _text(q.answer))
-    console.print(table)
-    console.print()
+    if s.answered:
+        console.print(table)
+        console.print()
     if s.judgement:
         rules = Table(title=Text(f"Policy {printable(s.judgement.policy)}"), title_justify="left", box=None)
         for heading in ("requirement", "verdict", "found", "still needed"):

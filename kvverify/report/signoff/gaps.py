@@ -12,6 +12,10 @@ from kvverify.report.signoff.questions import Question
 from kvverify.report.signoff.subject import Subject
 
 _GPU_MAKERS = {"AMD": ("gfx", "AMD", "ROCm"), "NVIDIA": ("sm_", "NVIDIA", "CUDA")}
+_ROLLOUT = (
+    "Bytes, the tier that served, answers across tiers and the cost of a format: the sign-off of the release looks at these, "
+    "a rollout does not."
+)
 ALL_COMMANDS = ("roundtrip", "selftest", "codecs verify", "tier-diff", "isolation", "doctor", "accuracy compare")
 
 
@@ -23,8 +27,17 @@ class Gaps:
     by_run: Sequence[tuple[str, Sequence[str]]]
 
 
-def gaps(runs: Sequence[Run], asked: Sequence[Question], tested: Subject) -> Gaps:
+def gaps(runs: Sequence[Run], asked: Sequence[Question], tested: Subject, *, rollout: bool = False) -> Gaps:
     """Return what was not covered, the widest gaps first."""
+    short = [_ROLLOUT, *_samples(runs)] if rollout else _of_release(runs, asked, tested)
+    by_run = [(run.name, run.summary.not_covered) for run in runs if run.summary.not_covered]
+    if by_run:
+        count = sum(len(lines) for _, lines in by_run)
+        short.append(f"The runs name {count:,} gaps of their own; all are listed under «Gaps of each run».")
+    return Gaps(short, by_run)
+
+
+def _of_release(runs: Sequence[Run], asked: Sequence[Question], tested: Subject) -> list[str]:
     short = [f"Question {q.number} was not looked at: {q.title}" for q in asked if not q.looked]
     ran = {run.command for run in runs}
     if missing := [command for command in ALL_COMMANDS if command not in ran]:
@@ -34,11 +47,7 @@ def gaps(runs: Sequence[Run], asked: Sequence[Question], tested: Subject) -> Gap
     short += [*_coverage(runs), *_samples(runs)]
     if told := [word for word, values in tested.facts.items() if not values]:
         short.append(f"No run tells: {', '.join(told)}.")
-    by_run = [(run.name, run.summary.not_covered) for run in runs if run.summary.not_covered]
-    if by_run:
-        count = sum(len(lines) for _, lines in by_run)
-        short.append(f"The runs name {count:,} gaps of their own; all are listed under «Gaps of each run».")
-    return Gaps(short, by_run)
+    return short
 
 
 def _servers(tested: Subject) -> list[str]:

@@ -19,6 +19,8 @@ _LONG = ("Layouts by kernel",)  # tables that only the page shows
 def render_markdown(s: Signoff) -> str:
     """Return the sign-off as Markdown."""
     parts = [f"# kvverify sign-off: {s.headline}", f"{s.verdict}: {_escape(s.line)}."]
+    if s.judgement and s.rollout:
+        parts += _policy(s.judgement)
     facts = [[word, s.subject.words(word)] for word in s.subject.facts]
     parts += ["## What was tested", _table(["what", "value"], facts)]
     if s.subject.servers:
@@ -33,16 +35,18 @@ def render_markdown(s: Signoff) -> str:
     if kernels:
         parts.append(_table(["kernel", "library", "device", "SHA-256 of its files"], kernels))
     parts.append("## The four questions")
+    if s.rollout:
+        parts.append("They are a release's, and a rollout does not ask them.")
     rows = [
         [f"{q.number}. {q.title}", str(q.verdict), q.answer, "; ".join(f"{a}: {b}" for a, b in q.figures)]
-        for q in s.questions
+        for q in s.answered
     ]
-    parts.append(_table(["question", "verdict", "answer", "figures"], rows))
+    parts += [_table(["question", "verdict", "answer", "figures"], rows)] if rows else []
     if s.support:
         support = [[one.command, one.run, str(one.verdict), "; ".join(one.reasons[:3]) or "–"] for one in s.support]
         parts.append(_table(["check", "run", "verdict", "why"], support))
     parts += ["## Not covered", _list(s.gaps.short) if s.gaps.short else "Nothing that was asked for."]
-    if s.judgement:
+    if s.judgement and not s.rollout:
         parts += _policy(s.judgement)
     parts.append("## Failures")
     parts += [part for group in s.groups[:MOST_GROUPS] for part in _group(group)] or ["None."]
@@ -54,13 +58,15 @@ def render_markdown(s: Signoff) -> str:
 
 def _policy(judgement: Judgement) -> list[str]:
     rows = [
-        [r.name, r.published or "–", r.asked, r.found, r.missing or "–", str(r.verdict)] for r in judgement.requirements
+        [r.name, str(r.verdict), r.found, r.missing or "–", r.asked, r.published or "–"] for r in judgement.requirements
     ]
     parts = [
         f"## Policy {_escape(judgement.policy)}",
         _escape(f"{judgement.title}. {judgement.description} {judgement.arms}").strip(),
-        _table(["requirement", "published", "asked", "found", "still needed", "verdict"], rows),
+        _table(["requirement", "verdict", "found", "still needed", "asked", "published"], rows),
     ]
+    for r in judgement.broken:
+        parts += [f"What broke «{_escape(r.name)}»:", _list(r.examples)]
     if judgement.excuses:
         known = [
             [e.what, e.reason, e.report or "–", e.expires, str(e.matched), "expired" if e.expired else "in force"]

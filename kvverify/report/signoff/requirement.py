@@ -25,7 +25,7 @@ _DECISIONS = {Verdict.PASS: Decision.GO, Verdict.FAIL: Decision.ROLL_BACK}
 class Requirement:
     """One thing asked for. ``published`` is the bar in the words of who published it, ``question`` the one of the four it belongs to.
 
-    ``missing`` says what is still needed where that is known.
+    ``missing`` says what is still needed where that is known, ``examples`` what broke it, the first few in words.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Requirement:
     published: str = ""
     question: int = 0
     missing: str = ""
+    examples: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +77,8 @@ class Judgement:
     def questions(self) -> frozenset[int]:
         """The questions that the policy asks something about."""
         return frozenset(r.question for r in self.requirements if r.question)
+
+    @property
+    def broken(self) -> list[Requirement]:
+        """The requirements that have examples of what broke them."""
+        return [r for r in self.requirements if r.examples]

@@ -55,6 +55,16 @@ class Signoff:
     defects: Sequence[Defect]
 
     @property
+    def rollout(self) -> bool:
+        """Whether two arms of a rollout were compared, which asks none of the four questions."""
+        return self.judgement is not None and self.judgement.rollout
+
+    @property
+    def answered(self) -> list[Question]:
+        """The questions that the page answers: of a rollout those that a run looked at all the same."""
+        return [q for q in self.questions if q.looked or not self.rollout]
+
+    @property
     def groups(self) -> list[Group]:
         """The failures, one kind after the other."""
         return grouped(self.defects)
@@ -102,7 +112,7 @@ def make_signoff(
         questions=asked,
         support=support,
         judgement=judgement,
-        gaps=gaps(runs, asked, tested),
+        gaps=gaps(runs, asked, tested, rollout=judgement is not None and judgement.rollout),
         sections=tables(runs),
         maps=_maps(runs, page_of),
         plots=plots(runs, bench),
