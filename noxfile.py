@@ -183,18 +183,17 @@ def stacks(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Measure speed and memory against fio and memcmp, on a GPU against device copies; exit 1 where a bar is missed."""
+    """Measure speed and memory against fio and memcmp, on a GPU against device copies; exit 1 where a bar is missed.
+
+    Without arguments also how long RULER's samples at 32k take to make (one to two minutes; python -m bench.ruler has other lengths).
+    """
     if gpu_build():
         session.run(sys.executable, "-m", "bench.gpu", *session.posargs, env=side_folder(session), external=True)
         return
-    session.run(
-        stacks_python(session),
-        "-m",
-        "bench.run",
-        *session.posargs,
-        env={**QUIET, "OMP_NUM_THREADS": "1"},
-        external=True,
-    )
+    python, env = stacks_python(session), {**QUIET, "OMP_NUM_THREADS": "1"}
+    session.run(python, "-m", "bench.run", *session.posargs, env=env, external=True)
+    if not session.posargs:
+        session.run(python, "-m", "bench.ruler", "--lengths", "32768", env=env, external=True)
 
 
 def stacks_python(session: nox.Session) -> str:

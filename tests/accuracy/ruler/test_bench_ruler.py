@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,9 @@ pytest.importorskip("wonderwords")
 
 from bench import ruler
 from kvverify.accuracy.ruler.tasks import TASKS
+from kvverify.accuracy.sample import Sample
+from kvverify.accuracy.source import SourceContext, TaskSpec
+from kvverify.accuracy.suite import load_suite
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -33,3 +38,16 @@ def test_a_bar_can_be_missed_and_met(bar: float, code: int, monkeypatch: pytest.
     monkeypatch.setattr(ruler, "BARS", {4096: bar})
     monkeypatch.setattr(ruler, "SAMPLES", 2)
     assert run(monkeypatch, "--lengths", "4096", "--samples", "2") == code
+
+
+def test_what_is_measured_is_what_suites_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Mapping[str, Any]] = []
+
+    def samples(task: TaskSpec, _context: SourceContext) -> Iterator[Sample]:
+        asked.append(task.options)
+        yield Sample(task=task.name, length=1, index=0, metric="m", max_tokens=1, tokens=1)
+
+    monkeypatch.setattr("kvverify.accuracy.ruler.source.samples", samples)
+    assert run(monkeypatch, "--lengths", "4096", "--samples", "2", "--tasks", "niah_single_2,vt") == 0
+    assert asked == [{"offsets": "random"}, {}]
+    assert {n: load_suite(f"ruler-{n}k").tasks[1].options for n in (4, 128)} == {4: asked[0], 128: asked[0]}
