@@ -9,20 +9,20 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import pytest
 
 from docs.write_commands import reference
+from tests.live.real.servers import free_port
 from tests.project.documents import (
     PAGES,
     ROOT,
@@ -53,6 +53,7 @@ SHORTER_OPTIONS = {
 }
 RUN_ELSEWHERE = {"demo": "test_demo.py"}  # two minutes of its own
 LIMIT_S = 300
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 # by name alone, since the commands import them and this process need not; the nox session refuses to begin without them
 NEEDED = ("torch", "lmcache", "vllm", "openai", "httpx2", "prometheus_client", "scipy", "tokenizers", "wonderwords")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -171,7 +172,7 @@ def test_figures_of_the_comparison_that_follow_from_formulas() -> None:
 @pytest.mark.parametrize("page", [p for p in PAGES if any(b.commands for b in runnable(p))], ids=lambda p: p.stem)
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "results", tmp_path / "results", ignore=shutil.ignore_patterns("*.html", "*.svg"))
+    shutil.copytree(ROOT / "results", tmp_path / "results", ignore=shutil.ignore_patterns("report.html", "*.svg"))
     ports: dict[str, str] = {}
     with labs(tmp_path) as start:
         for block in runnable(page):
@@ -183,9 +184,9 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> N
                     start(here)
                 elif here[0] == "kvverify" and here[1] not in RUN_ELSEWHERE:
                     run_kvverify(here[1:], tmp_path, block.exit_code if words == block.commands[-1] else 0)
-                elif here[:2] == ["python", "-c"] or (here[0] == "ssh-keygen" and shutil.which("ssh-keygen")):
+                elif here[0] == "python" and (here[1] == "-c" or here[1].endswith(".py")) or (here[0] == "ssh-keygen" and shutil.which("ssh-keygen")):
                     tool = [sys.executable if here[0] == "python" else here[0], *here[1:]]
-                    subprocess.run(tool, cwd=tmp_path, check=True, timeout=60)
+                    subprocess.run(tool, cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=60)
                 elif here[0] == "ssh-keygen":
                     break  # the rest needs its files; test_detached_signature.py runs the command with another tool
 
@@ -209,9 +210,7 @@ def with_port(word: str, ports: dict[str, str]) -> str:
     """Return a word with the ports of the page replaced by free ones; 8123 and the like may be taken."""
     for port in re.findall(r"\b81\d\d\b", word):
         if port not in ports:
-            with closing(socket.socket()) as probe:
-                probe.bind(("127.0.0.1", 0))
-                ports[port] = str(probe.getsockname()[1])
+            ports[port] = str(free_port())
         word = word.replace(port, ports[port])
     return word
 

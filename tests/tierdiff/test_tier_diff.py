@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from kvverify.events import Event, GateEvaluated, ReplayCompared, RequestAnswere
 from kvverify.lab.serving import Options, running
 from kvverify.report.log import read_events
 from kvverify.verdicts import reasons, verdict_of
+from tests.live.real.servers import free_port
 
 SMALL = ["--long-requests", "0", "--max-tokens", "4", "--concurrency", "2", "--settle", "0.01"]
 BLOCKS = 48
@@ -187,13 +187,6 @@ def test_a_flush_alone_overwrites_nothing_and_proves_nothing(tmp_path: Path, mon
         code, events = tier_diff(url, tmp_path / "run", "--concurrency", "1")
     assert code == 3
     assert any("not overwritten" in reason.text for reason in reasons(events))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
