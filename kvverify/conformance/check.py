@@ -1,4 +1,4 @@
-"""One comparison of real software with the reference, as the child process hands it to its parent."""
+"""One comparison of real software with the reference, which the child process makes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvverify.conformance.difference import Difference
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What was compared; the fields are those of :class:`kvverify.events.CodecCompared`."""
-
-    library: str
-    format: str
-    head_size: int
-    what: str
-    compared_bytes: int
-    different_bytes: int
-    near_midpoint: int = 0
-    headline: str = ""
-    note: str = ""
-    seconds: float = 0.0
+from kvverify.events import CodecCompared
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +26,7 @@ class Comparison:
         """What tells it from the others of its library."""
         return self.format, self.head_size, self.what
 
-    def check(self) -> Check:
+    def check(self) -> CodecCompared:
         """Make and time it; what it raises is a finding."""
         began = time.monotonic()
         numbers: dict[str, Any]
@@ -59,4 +44,11 @@ class Comparison:
             headline = f"raised {type(error).__name__}: {lines[0]}"
             numbers = {"compared_bytes": 0, "different_bytes": 0, "headline": headline}
         seconds = time.monotonic() - began
-        return Check(self.library, self.format, self.head_size, self.what, seconds=seconds, **numbers)
+        return CodecCompared(
+            library=self.library,
+            format=self.format,
+            head_size=self.head_size,
+            what=self.what,
+            seconds=seconds,
+            **numbers,
+        )
