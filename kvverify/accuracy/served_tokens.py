@@ -10,7 +10,15 @@ from typing import Any
 
 import httpx2
 
-from kvverify.live.control import ServerProblem, api_key_from_environment, one_line, server_root, transport_options
+from kvverify.live.control import (
+    ServerProblem,
+    api_key_from_environment,
+    check_status,
+    document_of,
+    no_answer,
+    server_root,
+    transport_options,
+)
 
 AT_ONCE = 16  # requests in flight: a text takes the server less than a millisecond, the way there more
 TIMEOUT_S = 60.0
@@ -71,12 +79,6 @@ class Served:
         try:
             response = http.request(method, f"{self._url}{path}", json=body)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            detail = one_line(str(error), self._key) or type(error).__name__
-            raise ServerProblem(f"{where}: no answer ({detail}); is the server up?") from error
-        if response.status_code != httpx2.codes.OK:
-            words = one_line(response.text, self._key) or "nothing"
-            raise ServerProblem(f"{where}: status {response.status_code}, said {words}", response.status_code)
-        try:
-            return response.json()
-        except ValueError as error:
-            raise ServerProblem(f"{where}: expected JSON, got {one_line(response.text, self._key)}") from error
+            raise no_answer(where, error, self._key) from error
+        check_status(where, response, self._key)
+        return document_of(response, self._key)

@@ -66,6 +66,32 @@ def one_line(text: str, key: str = "") -> str:
     return line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]}…"
 
 
+def no_answer(where: str, error: Exception, key: str) -> ServerProblem:
+    """Return that the request ``where`` (method and URL) got no answer, in the words of ``error``."""
+    return ServerProblem(f"{where}: no answer ({one_line(str(error), key) or type(error).__name__}); is the server up?")
+
+
+def check_status(where: str, response: httpx2.Response, key: str) -> None:
+    """Raise a ServerProblem where the answer to the request ``where`` has a status other than 200."""
+    if response.status_code != httpx2.codes.OK:
+        words = one_line(response.text, key) or "nothing"
+        raise ServerProblem(f"{where}: status {response.status_code}, said {words}", response.status_code)
+
+
+def document_of(response: httpx2.Response, key: str) -> Any:
+    """Return the JSON document of an answer.
+
+    Raises:
+        ServerProblem: it is none.
+    """
+    try:
+        return response.json()
+    except ValueError as error:  # undecodable bytes are a ValueError, too
+        words = one_line(response.text, key) or "nothing"
+        where = f"{response.request.method} {response.request.url}"
+        raise ServerProblem(f"{where}: expected JSON, got {words}") from error
+
+
 class Control:
     """Sends control requests to the server at ``url``.
 
@@ -96,7 +122,7 @@ class Control:
         Raises:
             ServerProblem: no answer, a status other than 200, or no JSON.
         """
-        return self._document(await self._send("GET", path, params))
+        return document_of(await self._send("GET", path, params), self._key)
 
     async def post_json(self, path: str, body: Any = None, *, params: Mapping[str, str] | None = None) -> Any:
         """Post ``body`` as JSON and return the JSON answer, None where the answer is empty.
@@ -105,7 +131,7 @@ class Control:
             ServerProblem: no answer, a status other than 200, or no JSON.
         """
         response = await self._send("POST", path, params or {}, body)
-        return self._document(response) if response.content else None
+        return document_of(response, self._key) if response.content else None
 
     async def close(self) -> None:
         """Close connections."""
@@ -124,17 +150,6 @@ class Control:
         except httpx2.TimeoutException as error:
             raise ServerProblem(f"{where}: no answer within {self._timeout_s:g} s") from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            detail = one_line(str(error), self._key) or type(error).__name__
-            raise ServerProblem(f"{where}: no answer ({detail}); is the server up?") from error
-        if response.status_code != httpx2.codes.OK:
-            words = one_line(response.text, self._key) or "nothing"
-            raise ServerProblem(f"{where}: status {response.status_code}, said {words}", response.status_code)
+            raise no_answer(where, error, self._key) from error
+        check_status(where, response, self._key)
         return response
-
-    def _document(self, response: httpx2.Response) -> Any:
-        try:
-            return response.json()
-        except ValueError as error:  # undecodable bytes are a ValueError, too
-            words = one_line(response.text, self._key) or "nothing"
-            where = f"{response.request.method} {response.request.url}"
-            raise ServerProblem(f"{where}: expected JSON, got {words}") from error
