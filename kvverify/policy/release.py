@@ -74,7 +74,7 @@ def _check(asked: RequiredCheck, runs: Sequence[Run], left_out: Mapping[str, int
         missing = plural(asked.runs - len(own), "run") + f" of kvverify {asked.command}"
     why = [f"{run.name}: {reason.text}" for run in open_ for reason in run.summary.reasons[:1]]
     known = {
-        name: f" without {count} known {'failure' if count == 1 else 'failures'}"
+        name: f" but for {count} known {'failure' if count == 1 else 'failures'}"
         for name, count in left_out.items()
         if count
     }

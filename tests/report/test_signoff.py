@@ -252,11 +252,29 @@ def test_what_several_runs_say_is_told_apart() -> None:
     assert figures["isolation-tq4-first"].startswith("623 of 658")
 
 
-def test_the_map_is_of_the_page_with_the_least_damage_and_of_a_whole_one_only_alone() -> None:
-    (partly,) = signoff([RESULTS / "h200" / "offload-dma"]).maps
-    assert "37,440 wrong bytes" in partly.note
-    (whole,) = signoff([RESULTS / "h200" / "offload-dma-minimax", RESULTS / "h200" / "lmcache-slots"]).maps
-    assert "lmcache-slots" in whole.note
+def test_the_map_is_of_the_page_with_the_least_damage_and_of_a_whole_one_only_alone(tmp_path: Path) -> None:
+    (whole,) = signoff([RESULTS / "h200" / "offload-dma", RESULTS / "h200" / "lmcache-slots"]).maps
+    assert "whole pages" in whole.note
+
+    folder = tmp_path / "run"
+    failure = FailureFound(
+        batch=0,
+        kernel="k",
+        layout="l",
+        kind="wrong-bytes",
+        step=0,
+        headline="h",
+        details=[],
+        path="f.json",
+        fingerprint="x",
+    )
+    path = write(folder, [RunStarted(command="roundtrip", version="0", seed=0, options={}), failure])
+    recipe = {"layers": [{"kv_format": "bf16", "heads": 2, "head_size": 128}], "version": 1}
+    place = "9 wrong bytes: block 0, layer 0 (bf16), token 3, head 1, byte 130 of the cell (v); unknown"
+    outcome = {"headline": place, "first": {"layer": "layers.0", "block": 0}}
+    (path / "f.json").write_text(json.dumps({"recipe": recipe, "outcome": outcome}))
+    (partly,) = signoff([RESULTS / "h200" / "offload-dma", path]).maps
+    assert "byte 130 of the cell" in partly.note
 
 
 def test_the_byte_map_shows_what_the_failure_names() -> None:
@@ -285,6 +303,10 @@ def test_the_byte_map_shows_what_the_failure_names() -> None:
         (
             "9 wrong bytes: block 0, layer 0 (bf16), token 3, 7-9, head 1, byte 130 of the cell (v); unknown",
             (((1, 1),), ((3, 3), (7, 9)), ((130, 130),)),
+        ),
+        (
+            "9 wrong bytes: block 0, layer 0-1 (bf16, nvfp4), token 3, head 1, bytes 0-9 of the cell (k); unknown",
+            ((), (), ()),
         ),
         ("9 wrong bytes: block 0, layer 0 (bf16), whole pages; unknown", (((0, 1),), ((0, 15),), ((0, 511),))),
         ("9 wrong bytes: the guard behind the buffer; token 1, head 1, byte 0 of the cell", ((), (), ())),

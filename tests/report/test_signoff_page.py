@@ -107,6 +107,7 @@ def test_structure_of_the_h200_page() -> None:
         "Contents",
         "Failures",
         "Byte map of a page",
+        "Servers",
         "Kernels and their files",
         "Runs",
         "Formats by kernel",

@@ -18,6 +18,7 @@ _TOP, _STRIP, _GAP = 34, 16, 44
 # the words of kvverify.arena.places, at the start of a failure's headline
 _PLACE = re.compile(r"token (?P<token>[\d, .-]+?), head (?P<head>[\d, .-]+?), bytes? (?P<cell>[\d, .-]+?) of the cell")
 _WHOLE = "whole pages"
+_MIXED = re.compile(r"layer [^()]*\([^()]*,")  # places of several formats in one: they are not those of one page
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def damage(document: dict[str, Any], page: PageMap, replay: str) -> Damage:
     where = f"{document.get('kernel')}, block {first.get('block')}, {first.get('layer')}"
     place = headline.partition(";")[0]
     ranges: dict[str, list[tuple[int, int]]] = {}
-    if match := _PLACE.search(place):
+    if (match := _PLACE.search(place)) and not _MIXED.search(place):
         ranges = {name: _ranges(text) for name, text in match.groupdict().items()}
     elif _WHOLE in place:
         ranges = {"head": [(0, page.heads - 1)], "token": [(0, page.tokens - 1)], "cell": [(0, page.cell_bytes - 1)]}

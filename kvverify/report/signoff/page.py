@@ -34,6 +34,7 @@ def _contents(s: Signoff) -> list[tuple[str, str]]:
         *([("policy", f"Policy {s.judgement.policy}")] if s.judgement else []),
         ("failures", "Failures"),
         *([("bytes", "Byte map of a page")] if s.maps else []),
+        *([("servers", "Servers")] if s.subject.servers else []),
         *([("kernels", "Kernels and their files")] if s.subject.kernels else []),
         *((f"table-{n}", section.title) for n, section in enumerate(s.sections, 1)),
         ("plots", "Pictures"),

@@ -78,7 +78,7 @@ def _bytes(runs: Sequence[Run]) -> Question:
     figures = [
         ("sequences", f"{sum(e.sequences for e in batches):,}"),
         ("bytes compared", size(compared)),
-        ("kernels that ran", ", ".join(kernels) or "none"),
+        ("kernels without a failure", ", ".join(clean) or "none"),
         ("layouts met", f"{len({e.layout for e in batches}):,}"),
         ("formats met", f"{len({name for e in batches for name in e.formats}):,}"),
         ("kernels with failures", ", ".join(failed) or "none"),

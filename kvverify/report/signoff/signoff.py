@@ -127,7 +127,7 @@ def _with_known(asked: Sequence[Question], runs: Sequence[Run], decided: Sequenc
     return [
         q
         if q.answer == full.answer
-        else replace(q, answer=f"{q.answer} Known findings are left out; with them: {full.answer}")
+        else replace(q, answer=f"Known findings left out: {q.answer} With them: {full.answer}")
         for q, full in zip(asked, questions(runs), strict=True)
     ]
 
@@ -178,7 +178,7 @@ def _maps(runs: Sequence[Run], page_of: PageOf) -> list[Figure]:
                 share, kernel = own.share(page), failure.event.kernel
                 if kernel not in hurt or share < hurt[kernel][0]:
                     hurt[kernel] = share, page, own
-    found = sorted(hurt.values(), key=lambda item: item[0])
+    found = sorted(hurt.values(), key=lambda item: (item[0], -len(item[1].fields)))
     shown = [item for item in found if item[0] < 1][:MOST_MAPS] or found[:1]
     return [byte_map(page, own, f"map{n}") for n, (_, page, own) in enumerate(shown)] or _whole_page(runs, page_of)
 
