@@ -17,6 +17,7 @@ class ArmStarted(Event):
     ``identity`` holds everything that decides a score (model, engine, build, kv_cache_dtype, tokenizer and corpus hashes,
     template, answer prefix, sampling, prefix caching, tier, control ...), one flat level, so that two arms can be
     compared key by key. ``planned`` maps "task/length" to a number of samples. ``samples_hash`` is over the keys of all of them.
+    ``margin`` in points is the suite's, fixed before anything was asked; 0 where the log does not say.
     """
 
     label: str
@@ -26,6 +27,7 @@ class ArmStarted(Event):
     planned: dict[str, int]
     samples_hash: str
     notes: list[str] = field(default_factory=list)
+    margin: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ class _Run:
             template = template_named(suite.template, _folder(where), tokenizer)
             refuse_long(endpoints, (length for task in suite.tasks for length in task.lengths))
             for endpoint in endpoints:
-                emit_engine(endpoint.server, [f"endpoint {endpoint.number}: {endpoint.url}"])
+                emit_engine(endpoint.server, [f"endpoint {endpoint.number}: {endpoint.url}", f"tokenizer {where}"])
                 await probe(endpoint, len(tokenizer.ids(PROBE, start=True)))
             draw = Draw(suite, self._context(tokenizer, template))
             drawn = await asyncio.to_thread(draw.drawn)
@@ -106,8 +106,7 @@ class _Run:
                 salted=salted,
                 facts=facts,
             )
-            notes = [f"tokenizer {where}", *([raw_kv.NOTE] if options.control == RAW_KV else [])]
-            self._start(suite, drawn, identity, notes)
+            self._start(suite, drawn, identity, [raw_kv.NOTE] if options.control == RAW_KV else [])
             questions = self._questions(draw, drawn, template, tokenizer, min(_contexts(endpoints), default=None))
 
             async def judged() -> None:
@@ -154,6 +153,7 @@ class _Run:
                     planned=drawn.planned,
                     samples_hash=drawn.hash,
                     notes=notes,
+                    margin=suite.margin,
                 )
             )
             return

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from kvverify.cli.options import alpha_option, margin_option, own_options, power_option, run_options, seed_of
 from kvverify.cli.resume import interrupted
@@ -61,6 +63,7 @@ def command(context: click.Context, /, **given: Any) -> int:
 
     Arms are paired by sample, and refused where they differ in more than what is under test. Neutral means shown to lose less
     than the margin; where neither that nor a loss is shown, the answer is INCONCLUSIVE, with the number of samples it takes.
+    Without --margin the suite's own is tested.
     """
     from kvverify.accuracy.compare import ComparePlan
     from kvverify.report.folder import RunFolder
@@ -73,6 +76,8 @@ def command(context: click.Context, /, **given: Any) -> int:
         raise UsageError("BASE is missing: the run folder of the arm that the others are compared with")
     plan = ComparePlan(**own_options(given))
     arms = _arms(plan)  # refuses what is no arm before a folder is made
+    if context.get_parameter_source("margin") is ParameterSource.DEFAULT and arms[0].start.margin:
+        plan = replace(plan, margin=arms[0].start.margin)
     folder = RunFolder.create(given["out"], "accuracy-compare")
     return _run(folder, plan, arms, seed_of(given), [], as_json=given["as_json"])
 

@@ -64,6 +64,7 @@ class Log:
     ended: bool = True
     suite: str = "s"
     samples_hash: str = ""
+    margin: float = 0.0
 
     def write(self, path: Path) -> str:
         """Write the log and return the run folder."""
@@ -81,6 +82,7 @@ class Log:
             identity={**IDENTITY, **self.identity},
             planned=dict(planned),
             samples_hash=keys,
+            margin=self.margin,
         )
         asked = [e for e in map(self.change, answers) if e is not None]
         found: list[Event] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -235,3 +236,13 @@ def test_an_arm_that_scrambles_nothing_is_no_control(capsys: pytest.CaptureFixtu
     assert run(["accuracy", "compare", *paths[:2], "--control", paths[2]]) == 2
     line = f"kvverify: --control {paths[2]}: its control is none; expected a run of accuracy run --control scramble\n"
     assert capsys.readouterr().err == line
+
+
+def test_without_a_margin_the_suite_s_own_is_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [replace(log, margin=5.0) for log in (BASE, SAME)]
+    for words, margin in (((), 0.05), (("--margin", "2"), 0.02)):
+        _, document = compared(capsys, *logs, words=(*words, "--draws", "100"))
+        (claim,) = [e for e in document["accuracy"]["measured"] if e.get("primary")]
+        assert claim["margin"] == margin
+        for folder in ("run0", "run1", "result"):
+            shutil.rmtree(folder)

@@ -142,12 +142,10 @@ def test_what_a_dying_endpoint_held_goes_to_the_others(tmp_path: Path) -> None:
         )
     assert (code, reasons(events)) == (0, [])
     assert sorted(e.index for e in answers(events)) == list(range(120))
-    assert any(
-        "is lost, its samples go to the others" in note
-        for e in events
-        if isinstance(e, EngineDescribed)
-        for note in e.notes
-    )
+    notes = [note for e in events if isinstance(e, EngineDescribed) for note in e.notes]
+    assert any("is lost, its samples go to the others" in note for note in notes)
+    assert "tokenizer bytes" in notes  # and no gap of the report
+    assert next(e for e in events if isinstance(e, ArmStarted)).notes == []
 
 
 def test_with_no_endpoint_left_the_run_is_an_error_and_goes_on_elsewhere(tmp_path: Path) -> None:
