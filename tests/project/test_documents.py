@@ -184,7 +184,9 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> N
                     start(here)
                 elif here[0] == "kvverify" and here[1] not in RUN_ELSEWHERE:
                     run_kvverify(here[1:], tmp_path, block.exit_code if words == block.commands[-1] else 0)
-                elif here[0] == "python" and (here[1] == "-c" or here[1].endswith(".py")) or (here[0] == "ssh-keygen" and shutil.which("ssh-keygen")):
+                elif (here[0] == "python" and (here[1] == "-c" or here[1].endswith(".py"))) or (
+                    here[0] == "ssh-keygen" and shutil.which("ssh-keygen")
+                ):
                     tool = [sys.executable if here[0] == "python" else here[0], *here[1:]]
                     subprocess.run(tool, cwd=tmp_path, env=ENVIRONMENT, check=True, timeout=60)
                 elif here[0] == "ssh-keygen":
