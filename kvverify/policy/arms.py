@@ -105,7 +105,7 @@ def _ended(run: Run) -> bool:
 def arms_words(sides: Iterable[Arm]) -> str:
     """Return both arms, and in what they differ as far as the runs tell."""
     base, candidate = sides
-    words = f"Baseline {base.label}, {plural(base.asked, 'request')}; candidate {candidate.label}, {plural(candidate.asked, 'request')}"
+    words = f"Baseline: {base.label}, {plural(base.asked, 'request')}; candidate: {candidate.label}, {plural(candidate.asked, 'request')}"
     apart = _apart(base, candidate)
     return words + (f". They differ in {'; '.join(apart)}" if apart else "")
 

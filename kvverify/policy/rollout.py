@@ -110,6 +110,7 @@ def _sample(e: SampleAnswered) -> str:
 
 
 def _cut(text: str) -> str:
+    text = text.strip()
     return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
 
 

@@ -29,7 +29,15 @@ RESULTS = Path(__file__).parents[2] / "results"
 MANY = 10_000
 ORDERS = ("LBNHC", "LHBNC", "BLHNC", "LBHNC")
 FORMATS = ("bf16", "turboquant_4bit_nc", "fp8_e4m3", "turboquant_k8v4")
-SIGNED_OFF = ("h200/roundtrip", "h200/selftest", "roundtrip-cpu", "selftest", "live-cpu/lmcache", "codecs/verify-cpu")
+SIGNED_OFF = (
+    *(f"h200/{name}" for name in ("roundtrip", "selftest", "offload-dma", "live/native-bf16", "live/native-tq4")),
+    *(
+        f"h200/live/{name}"
+        for name in ("lmcache-server", "lmcache-in-process", "isolation-bf16", "isolation-tq4-first")
+    ),
+    *("h200/live/doctor", "codecs/verify-h200"),
+)
+ROLLED_BACK = ("rollout/baseline/records", "rollout/candidate-lossy/records")
 HOSTILE = "<img src=http://kvverify.invalid/x onerror=alert(1)>\"'&\x1b[31m" + "long" * 60
 
 
@@ -144,6 +152,7 @@ PAGES: dict[str, Callable[[Path], Path]] = {
     "hostile": partial(of_events, hostile),
     "many": partial(of_events, many),
     "sign-off": partial(signed_off, SIGNED_OFF, "release"),
+    "rollout": partial(signed_off, ROLLED_BACK, "shadow"),
     "sign-off-kernels": partial(signed_off, ("roundtrip-cpu", "selftest"), "copy-kernels"),
     "sign-off-many": signed_off_many,
 }

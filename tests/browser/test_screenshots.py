@@ -16,6 +16,8 @@ STATES = {
     "sign-off": ("sign-off", DESK, False, ""),
     "sign-off-dark": ("sign-off-kernels", DESK, True, ""),
     "sign-off-phone": ("sign-off", PHONE, False, ""),
+    "sign-off-failures": ("sign-off", DESK, False, "#failures"),
+    "rollout": ("rollout", DESK, False, ""),
     "report-pass": ("pass", DESK, False, ""),
     "report-fail": ("fail", DESK, False, ""),
     "report-dark": ("tier-diff", DESK, True, ""),

@@ -44,7 +44,7 @@ def judged(paths: list[Path], policy: str = "canary") -> tuple[Judgement, dict[s
 def test_the_same_service_goes(tmp_path: Path) -> None:
     judgement, rules = judged(two(tmp_path, {}, {}))
     assert judgement.decision is Decision.GO, rules
-    assert judgement.arms == "Baseline bf16, 3,600 requests; candidate 4bit, 3,600 requests"
+    assert judgement.arms == "Baseline: bf16, 3,600 requests; candidate: 4bit, 3,600 requests"
     assert "a rate of 0.50% is excluded at 95%" in rules[SAFETY].found
 
 

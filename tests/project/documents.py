@@ -156,6 +156,8 @@ def parse_other(words: list[str]) -> None:
             assert [w for w in own if w.startswith("--") and f'"{w}"' not in source] == [], words
         case "python", ["-c", source]:
             compile(source, "-c", "exec")
+        case "python", [script] if script.startswith("results/"):
+            compile((ROOT / script).read_text(), script, "exec")
         case ".", [".nox/stacks/bin/activate"]:
             assert '".nox" / "stacks"' in (ROOT / "noxfile.py").read_text()
         case (("vllm" | "lmcache"), _):

@@ -98,7 +98,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "build", str(e.info.get("build") or "")
         yield from (("KV format", name) for name in _layer_formats(e.info))
         yield from (("tiers", tier) for tier in _tiers(e.info))
-    for identity in _identities(run):
+    for identity in [] if run.of(EngineDescribed) else _identities(run):  # the engine itself tells more exactly
         for word, key in _IDENTITY.items():
             yield word, str(identity.get(key) or "")
     for batch in run.of(BatchFinished):
