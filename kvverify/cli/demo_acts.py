@@ -98,7 +98,7 @@ ACTS = (
         explains="Fault F17: block keys omit salt and adapter, so a tenant is served another's content. Whose, is named.",
         words=("isolation", "--sessions", "4", "--rounds", "1"),
         announced=Verdict.FAIL,
-        shows=r"foreign content, first session salt \w+ that of salt \w+",
+        shows=r"foreign content, first salt \w+ that of salt \w+",
         plant="F17",
         tables=("Isolation", "Sessions"),
     ),

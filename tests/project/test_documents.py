@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -258,7 +257,7 @@ def labs(folder: Path) -> Iterator[Callable[[list[str]], None]]:
         yield start
     finally:
         for process in started:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # a shell in the background may have its children ignore an interrupt
         for process in started:
             process.wait(30)
 
