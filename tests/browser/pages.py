@@ -53,8 +53,8 @@ def of_events(events: Callable[[], list[Event]], folder: Path) -> Path:
 
 def signed_off(runs: tuple[str, ...], policy: str, folder: Path) -> Path:
     """Make the sign-off of committed runs by a shipped policy."""
-    words = ["report", *(str(RESULTS / run) for run in runs), "--policy", policy, "--out", str(folder)]
-    with contextlib.redirect_stdout(io.StringIO()):
+    words = ["report", *(str(Path("results") / run) for run in runs), "--policy", policy, "--out", str(folder)]
+    with contextlib.chdir(RESULTS.parent), contextlib.redirect_stdout(io.StringIO()):
         kvverify(words)  # its exit code is the verdict, and the page is there whatever that is
     return folder / "signoff.html"
 

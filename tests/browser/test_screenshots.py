@@ -10,14 +10,14 @@ import pytest
 
 from tests.browser.devtools import Browser
 
-MOST_BYTES = 150_000
-DESK, PHONE = (1000, 600), (390, 740)
+MOST_BYTES = 200_000
+DESK, TALL, PHONE = (1000, 600), (1000, 900), (390, 740)
 STATES = {
-    "sign-off": ("sign-off", DESK, False, ""),
+    "sign-off": ("sign-off", TALL, False, ""),
     "sign-off-dark": ("sign-off-kernels", DESK, True, ""),
     "sign-off-phone": ("sign-off", PHONE, False, ""),
     "sign-off-failures": ("sign-off", DESK, False, "#failures"),
-    "rollout": ("rollout", DESK, False, ""),
+    "rollout": ("rollout", TALL, False, ""),
     "report-pass": ("pass", DESK, False, ""),
     "report-fail": ("fail", DESK, False, ""),
     "report-dark": ("tier-diff", DESK, True, ""),
