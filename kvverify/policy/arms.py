@@ -106,8 +106,17 @@ def arms_words(sides: Iterable[Arm]) -> str:
     """Return both arms, and in what they differ as far as the runs tell."""
     base, candidate = sides
     words = f"Baseline: {base.label}, {plural(base.asked, 'request')}; candidate: {candidate.label}, {plural(candidate.asked, 'request')}"
-    apart = _apart(base, candidate)
-    return words + (f". They differ in {'; '.join(apart)}" if apart else "")
+    if apart := _apart(base, candidate):
+        words += f". They differ in {'; '.join(apart)}"
+    if not _at_once(base, candidate):
+        words += ". They were not asked at the same time, so times may differ by what else ran"
+    return words
+
+
+def _at_once(base: Arm, candidate: Arm) -> bool:
+    """Do the times in which the two arms were asked overlap? True where a run tells none."""
+    spans = [[e.at for run in arm.runs for e in run.events if e.at > 0] for arm in (base, candidate)]
+    return not all(spans) or max(map(min, spans)) <= min(map(max, spans))
 
 
 def _apart(base: Arm, candidate: Arm) -> list[str]:

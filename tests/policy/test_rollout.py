@@ -92,6 +92,14 @@ def test_in_what_two_arms_differ_is_told(tmp_path: Path) -> None:
     assert words.endswith("They differ in kv_cache_dtype: bf16 to fp8; extra: not told to 1")
 
 
+def test_arms_that_were_not_asked_at_the_same_time_are_told(tmp_path: Path) -> None:
+    words = "not asked at the same time"
+    later = [replace(e, at=2e9) for e in arm("4bit", n=20)]
+    base = write(tmp_path / "a", arm("bf16", n=20))
+    assert words in judged([base, write(tmp_path / "b", later)])[0].arms
+    assert words not in judged([base, write(tmp_path / "c", arm("4bit", n=20))])[0].arms
+
+
 def test_the_page_of_a_rollout_begins_with_its_rules_and_leaves_a_releases_questions_out(tmp_path: Path) -> None:
     paths = two(tmp_path, {}, {}, {"wrong": [7]})
     run(["report", *map(str, paths), "--policy", "canary", "--out", str(tmp_path / "out")])
