@@ -14,6 +14,9 @@ from kvverify.errors import KvverifyError, UsageError
 
 KEY_VARIABLES = ("KVVERIFY_API_KEY", "OPENAI_API_KEY")
 CONNECT_SECONDS = 10.0
+# uvicorn, which serves vLLM, SGLang and LMCache, closes a connection after 5 s without a request, and httpx would use one again until
+# then: requests that meet on a closing connection are lost
+IDLE_SECONDS = 2.0
 LONGEST_QUOTE = 300  # characters of a server's own words in one error line
 
 
@@ -52,7 +55,8 @@ def server_root(url: str) -> str:
 
 def transport_options(url: str) -> dict[str, Any]:
     """Return the options of an HTTP client that talks to ``url`` alone: no redirects, no proxy of the environment."""
-    options: dict[str, Any] = {"follow_redirects": False, "trust_env": False}
+    limits = httpx2.Limits(keepalive_expiry=IDLE_SECONDS)
+    options: dict[str, Any] = {"follow_redirects": False, "trust_env": False, "limits": limits}
     if url.startswith("https:"):
         options["verify"] = ssl.create_default_context()  # honours SSL_CERT_FILE, which trust_env=False would ignore
     else:

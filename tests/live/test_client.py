@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("openai", reason="the live extra is not installed")
 pytest.importorskip("httpx2", reason="the live extra is not installed")
 
+from kvverify.live import control
 from kvverify.live.client import Answer, Client
 from kvverify.live.prompt import Prompt, prompt_hash
 from kvverify.live.stream import name_of
@@ -162,3 +163,18 @@ def test_no_more_requests_at_once_than_asked_for(concurrency: int) -> None:
         answers = asyncio.run(many(stub.url))
     assert [a.error for a in answers] == [""] * 9
     assert stub.most_active == concurrency
+
+
+def test_no_request_is_lost_on_a_connection_that_the_server_is_about_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """82 of 10,500 samples asked of vLLM on an H200 ended in a ReadError: passes follow each other after about 5 s."""
+    assert control.IDLE_SECONDS < 5, "uvicorn's time"
+    monkeypatch.setattr(control, "IDLE_SECONDS", control.IDLE_SECONDS / 10)
+
+    async def three() -> list[Answer]:
+        async with Client(stub.url, "m") as client:
+            answers = [await client.complete("a", max_tokens=4), await client.complete("b", max_tokens=4)]
+            await asyncio.sleep(0.6)
+            return [*answers, await client.complete("c", max_tokens=4)]
+
+    with serve(Stub(idle_s=0.5)) as stub:
+        assert [answer.error for answer in asyncio.run(three())] == ["", "", ""]
