@@ -21,12 +21,14 @@ def stated(
     counted: Sequence[Evidence | None] = (),
     *,
     control: str = "",
+    in_flight: int = 1,
 ) -> CacheReadStated:
     """Return what the scored ``answers`` read, by usage and by the servers' chunk.
 
     ``continued_tokens`` of a prompt are those beyond its hit and one whole chunk: at least so many, for a chunk may be shared with
     other requests. Where usage tells no hits they count as none, which the evidence says. ``counted`` are the engines' own counters
-    over this attempt.
+    over this attempt. ``in_flight`` requests at most were at a server at once: prompts that do not fit a step together are cut, and
+    the later part of one reads what is packed of the earlier, uncounted.
     """
     good = [e for e in answers if not e.error]
     chunks = [n for n in (_chunk(info) for info in infos) if n is not None]
@@ -43,7 +45,7 @@ def stated(
     words = [
         f"read packed: {', '.join(regimes) or 'nothing'}",
         f"cached tokens by usage for {len(told)} of {len(good)} answers",
-        "the engine does not tell its chunk" if chunk is None else f"chunk of {chunk} tokens",
+        _chunk_words(chunk, in_flight * max((e.prompt_tokens for e in good), default=0)),
         *(f"counted by endpoint {n}: {_words(e)}" for n, e in enumerate(counted) if e is not None),
         *([f"control: {control}"] if control else []),
     ]
@@ -61,6 +63,14 @@ def stated(
 def _chunk(info: EngineInfo) -> int | None:
     told = info.options.get("max_num_batched_tokens")
     return told if type(told) is int and told > 0 else None
+
+
+def _chunk_words(chunk: int | None, together: int) -> str:
+    if chunk is None:
+        return "the engine does not tell its chunk"
+    if together <= chunk:
+        return f"chunk of {chunk} tokens"
+    return f"chunk of {chunk} tokens for prompts of up to {together:,} at once: some may have been computed in parts, which is not counted"
 
 
 def _words(e: Evidence) -> str:

@@ -240,7 +240,10 @@ class _Run:
         infos = [endpoint.server.info for endpoint in endpoints]
         control = arm_name(options) if options.control != "none" else ""
         control = raw_kv.NOTE if options.control == RAW_KV else control
-        self.emit(stated(options.label, self.answers.values(), infos, counted, control=control))
+        told = stated(
+            options.label, self.answers.values(), infos, counted, control=control, in_flight=options.concurrency
+        )
+        self.emit(told)
 
     async def _spread(
         self, endpoints: Sequence[Endpoint], questions: Iterator[Question], manner: Manner, tokenizer: Tokenizer
