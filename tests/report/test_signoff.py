@@ -200,6 +200,17 @@ def test_what_the_format_costs(tmp_path: Path, measured: Event, verdict: Verdict
     assert q.answer.startswith(answer)
 
 
+def test_the_cost_of_each_format_is_named_the_largest_loss_first() -> None:
+    """The answer named fp8's -1.83 points alone, the first arm's, and called them more than the margin."""
+    q = signoff([RESULTS / "h200" / "accuracy" / "compare-formats"]).questions[3]
+    assert q.verdict is Verdict.FAIL
+    assert q.answer == (
+        "More than the margin of 1 point: tq3 -23.12 points (90% interval -24.71 to -21.56), tq4 -12.70 points (90% interval "
+        "-14.09 to -11.34). Not decided: fp8 -1.83 points (90% interval -2.69 to -0.98), margin 1 point."
+    )
+    assert dict(q.figures)["tokens read in the stored format"].startswith("bf16 3,9")
+
+
 def test_nothing_run_is_inconclusive(tmp_path: Path) -> None:
     assert signoff([]).verdict is Verdict.INCONCLUSIVE
     assert verdicts(of_events(tmp_path, [])) == [Verdict.INCONCLUSIVE] * 4

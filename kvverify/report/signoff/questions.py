@@ -15,7 +15,7 @@ from kvverify.events import (
     ReplayCompared,
     Verdict,
 )
-from kvverify.events_accuracy import CacheReadStated, FlipsMeasured
+from kvverify.events_accuracy import ArmIncluded, CacheReadStated, FlipsMeasured
 from kvverify.reasons import SEVERITY, Reason, worst
 from kvverify.report.signoff.gather import Run
 from kvverify.report.signoff.losses import POINTS, Loss, claims, judge
@@ -157,7 +157,7 @@ def _answers(runs: Sequence[Run]) -> Question:
         ("comparisons that count", f"{len(used)} of {len(judged)}"),
         ("of those different", str(sum(e.different for e in used))),
         *_isolation_figures(own),
-        *(("score by tier", _loss_words(loss)) for loss in losses),
+        *((f"score by tier, {_arms(loss)}", _loss_words(loss)) for loss in losses),
     ]
     wrong = [reason.text for reason in found if reason.verdict is Verdict.FAIL]
     answer = {Verdict.PASS: "Yes.", Verdict.FAIL: _broken(own, wrong)}.get(verdict, "Not shown.")
@@ -190,26 +190,50 @@ def _format(runs: Sequence[Run]) -> Question:
     own = [run for run in runs if any(loss.run is run for loss in losses)]
     found = [*_loss_reasons(losses), *(reason for run in own for reason in ends(run))]
     verdict = worst([Verdict.PASS, *(r.verdict for r in found)])
-    read = list(dict.fromkeys(e.evidence for run in runs for e in run.of(CacheReadStated) if e.evidence))
     flips = [e for run in own for e in run.of(FlipsMeasured)]
     figures = [
-        *((f"{loss.event.arm} against {loss.event.base}", _loss_words(loss)) for loss in losses),
+        *((_arms(loss), _loss_words(loss)) for loss in losses),
         *((f"answers that flip, {e.arm}", f"{e.rate:.1%}, floor {e.floor:.1%}") for e in flips),
-        ("tokens read in the stored format", "; ".join(read) or "not stated by these runs"),
+        ("tokens read in the stored format", "; ".join(_reads(runs, own)) or "not stated by these runs"),
     ]
-    first = losses[0]
-    margin = f"{first.margin:g} {'point' if first.margin == 1 else 'points'}"
-    cost = f"{POINTS * first.event.difference:+.2f} points ({_interval(first)})"
-    answer = {
-        Verdict.PASS: f"Less than {margin}: {cost}.",
-        Verdict.FAIL: f"More than the margin of {margin}: {cost}.",
-    }.get(verdict, f"Not decided: {cost}, margin {margin}.")
-    return Question(4, verdict, answer, figures, _lines(found), [run.name for run in own])
+    return Question(4, verdict, _cost(losses, verdict), figures, _lines(found), [run.name for run in own])
+
+
+def _reads(runs: Iterable[Run], compared: Iterable[Run]) -> list[str]:
+    """Return what the arms say of the cache that they read: their own runs, or else the comparisons they went into."""
+    own = [e.evidence for run in runs for e in run.of(CacheReadStated) if e.evidence]
+    arms = [
+        e for run in compared for e in run.of(ArmIncluded) if e.role in ("base", "candidate") and e.packed_reads >= 0
+    ]
+    return list(dict.fromkeys(own or [f"{e.label} {e.packed_reads:,}" for e in arms]))
+
+
+def _cost(losses: Sequence[Loss], verdict: Verdict) -> str:
+    """Return what each arm loses, the largest loss first; nothing is «less than the margin» while something keeps the question open."""
+    margin = f"{losses[0].margin:g} {'point' if losses[0].margin == 1 else 'points'}"
+    said = {
+        Verdict.FAIL: f"More than the margin of {margin}",
+        Verdict.INCONCLUSIVE: "Not decided",
+        Verdict.PASS: f"Less than {margin}",
+    }
+    costs: dict[Verdict, list[str]] = {each: [] for each in said}
+    for loss in sorted(losses, key=lambda loss: loss.event.difference):
+        name = f"{loss.event.arm} " if len(losses) > 1 else ""
+        open_ = verdict not in (Verdict.PASS, Verdict.FAIL) and loss.verdict is Verdict.PASS
+        costs[Verdict.INCONCLUSIVE if open_ or loss.verdict not in said else loss.verdict].append(
+            f"{name}{POINTS * loss.event.difference:+.2f} points ({_interval(loss)})"
+        )
+    ends_with = {Verdict.INCONCLUSIVE: f", margin {margin}"}
+    return " ".join(f"{said[v]}: {', '.join(found)}{ends_with.get(v, '')}." for v, found in costs.items() if found)
 
 
 def ends(run: Run) -> list[Reason]:
     """Return what says that a run did not come to its end, or met a problem."""
     return [*(r for r in run.summary.reasons if r.verdict is Verdict.ERROR), *end_reasons(list(run.events))]
+
+
+def _arms(loss: Loss) -> str:
+    return f"{loss.event.arm} against {loss.event.base}"
 
 
 def _loss_words(loss: Loss) -> str:
