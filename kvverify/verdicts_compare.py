@@ -158,6 +158,11 @@ def flagged(e: DifferenceMeasured) -> bool:
     return shown(e) and e.p_mcnemar < e.alpha
 
 
+def equivalent(e: DifferenceMeasured) -> bool:
+    """Is the arm neither worse nor better by the margin: do both one-sided tests hold, that is, does the interval lie inside both margins?"""
+    return shown(e) and e.high_best < e.margin and (not e.draws or e.bootstrap_high < e.margin)
+
+
 def lacking(e: DifferenceMeasured) -> str:
     """Return what it would take to show the claim."""
     if e.missing and e.low > -e.margin:

@@ -18,6 +18,7 @@ from kvverify.verdicts_compare import (
     arm_reasons,
     check_reasons,
     claim_reasons,
+    equivalent,
     figures,
     flagged,
     in_points,
@@ -51,7 +52,7 @@ def _line(compared: Compared) -> str:
 def _claims(compared: Compared) -> Section:
     rows = [
         [
-            *(e.arm, e.base, e.effect, str(_verdict(claim_reasons(compared, e))), "differs" if flagged(e) else "–"),
+            *(e.arm, e.base, e.effect, str(_verdict(claim_reasons(compared, e))), _flags(e)),
             *(*_numbers(e), _mean_of(compared, e), e.method or "n/a"),
             *("n/a" if e.undefined else text for text in (f"{e.z:.2f}", _p(e.p_noninferior))),
             _p(e.p_mcnemar),
@@ -62,7 +63,8 @@ def _claims(compared: Compared) -> Section:
     margins = dict.fromkeys(in_points(e.margin) for e in compared.claims)
     caption = (
         f"Primary. The claim: a loss of less than {', '.join(margins)}, one-sided. b: only the base is right, c: only the arm. Scores and "
-        "differences in points; intervals as wide as the test is strict. «differs»: the margin is kept, and yet the arms are not the same."
+        "differences in points; intervals as wide as the test is strict. «differs»: the margin is kept, and yet the arms are not the same. «equivalent»: no "
+        "gain as large as the margin either (both one-sided tests)."
     )
     last = len(head)
     numbers = frozenset([*range(5, 5 + len(NUMBERS)), *range(last - 3, last)])
@@ -263,6 +265,10 @@ def _gaps(compared: Compared) -> list[str]:
 
 def _claim(e: DifferenceMeasured) -> str:
     return f"{e.effect}, less than {in_points(e.margin)}"
+
+
+def _flags(e: DifferenceMeasured) -> str:
+    return ", ".join(name for name, holds in (("differs", flagged), ("equivalent", equivalent)) if holds(e)) or "–"
 
 
 def _flag(e: DifferenceMeasured) -> str:

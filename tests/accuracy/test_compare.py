@@ -29,9 +29,10 @@ from kvverify.events_accuracy import (
     SampleAnswered,
     SampleLeftOut,
 )
+from kvverify.stats.equivalence import equivalence
 from kvverify.stats.tango import tango_z
 from kvverify.verdicts import reasons, verdict_of
-from kvverify.verdicts_compare import flagged, harmed, shown
+from kvverify.verdicts_compare import equivalent, flagged, harmed, shown
 from tests.accuracy.arm_logs import Cell, Log, binary, failed, flipped, packed
 
 FORMAT = ComparePlan(base="0", runs=("1",), draws=500)
@@ -102,6 +103,14 @@ def test_a_difference_inside_the_margin_is_a_pass_with_a_flag() -> None:
     events = compared(FORMAT, base, packed(base, cells=[Cell("t", 4096, flipped(scores, lost=30, gained=8))]))
     assert verdict_of(events) is Verdict.PASS
     assert flagged(claim(events))
+
+
+@pytest.mark.parametrize(("lost", "gained"), [(0, 0), (9, 9), (3, 40), (40, 3), (0, 12)])
+def test_equivalent_is_said_where_both_one_sided_tests_hold(lost: int, gained: int) -> None:
+    scores = binary(2000)
+    base = log_of(scores)
+    e = claim(compared(FORMAT, base, packed(base, cells=[Cell("t", 4096, flipped(scores, lost=lost, gained=gained))])))
+    assert equivalent(e) == (equivalence(lost, gained, 2000, e.margin).p < e.alpha) == (max(lost, gained) < 20)
 
 
 @pytest.mark.parametrize(
