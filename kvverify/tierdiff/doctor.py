@@ -18,6 +18,7 @@ from kvverify.live.engine import EngineInfo
 OK, FAULT, UNKNOWN = "ok", "fault", "unknown"
 _IN_PROCESS = "LMCacheConnectorV1"
 _LEAST_UNITS = 3
+_LAST_READ = (0, 32)  # the newest vLLM in which the branch of vllm-project/vllm#46460 was found
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,17 @@ def _kv_dtype(info: EngineInfo, seen: Seen) -> Finding:
     return Finding(OK, f"KV dtype {dtype}" + (f" on {device}" if device else ""))
 
 
+def _shared_steps(info: EngineInfo, seen: Seen) -> Finding:
+    at_once = info.options.get("max_num_seqs")
+    if not info.engine.startswith("vllm") or not str(info.kv_cache_dtype or "").startswith("turboquant"):
+        return Finding(OK, "no known defect of this KV dtype")
+    if at_once == 1:
+        return Finding(OK, f"KV dtype {info.kv_cache_dtype}, one sequence at a time")
+    if not _version(info) or _version(info) > _LAST_READ:
+        return Finding(UNKNOWN, f"KV dtype {info.kv_cache_dtype} with {info.build or 'an untold build'}: not looked at")
+    return Finding(FAULT, f"KV dtype {info.kv_cache_dtype} with {info.build}, {at_once or 'several'} sequences at once")
+
+
 def _prefix_caching(info: EngineInfo, seen: Seen) -> Finding:
     setting = info.options.get("enable_prefix_caching")
     if setting is not None and not _truth(setting):
@@ -249,6 +261,13 @@ CHECKS = (
         _kv_dtype,
         "answers are wrong, or not repeatable, whichever tier they come from; no comparison of tiers means anything",
         "a --kv-cache-dtype that the platform implements: auto, or on the CPU the weights' own dtype",
+    ),
+    Check(
+        "shared steps",
+        _shared_steps,
+        "a request whose beginning is cached ignores it when a new prompt as long is in its step: wrong answers, and wrong KV in every tier "
+        "(vllm-project/vllm#46460)",
+        "--max-num-seqs 1, or a vLLM in which that is mended; kvverify isolation --beside 8 shows which",
     ),
     Check(
         "prefix caching",

@@ -52,9 +52,10 @@ def outcomes(server: EngineInfo, seen: Seen = SEEN) -> dict[str, str]:
 
 
 def test_a_server_in_order_is_not_accused() -> None:
-    """Also with the packed format, on a GPU."""
+    """Also with the packed format, on a GPU, as far as it works there."""
     assert outcomes(info()) == {}
-    assert outcomes(info(kv_cache_dtype="turboquant_4bit_nc")) == {}
+    assert outcomes(info(kv_cache_dtype="turboquant_4bit_nc", max_num_seqs=1)) == {}
+    assert outcomes(info(engine="lab", build="kvverify 0.1.0", kv_cache_dtype="turboquant_4bit_nc")) == {}
     assert len(diagnose(info(), SEEN)) == len(CHECKS)
 
 
@@ -67,16 +68,25 @@ def test_a_server_in_order_is_not_accused() -> None:
         ("shared cache server", "fault", {"lmcache_models": [["m", 1], ["m", 2]]}, {}),
         ("shared cache server", "fault", {"lmcache_models": [["m", 1]]}, {"first_hit": 64}),
         ("shared cache server", "unknown", {"engine": "vllm-lmcache"}, {}),
-        ("KV dtype", "fault", {"kv_cache_dtype": "turboquant_4bit_nc", "device": "cpu"}, {}),
+        ("KV dtype", "fault", {"kv_cache_dtype": "turboquant_4bit_nc", "device": "cpu", "max_num_seqs": 1}, {}),
         ("KV dtype", "fault", {"kv_cache_dtype": "bfloat16", "device": "cpu", "dtype": "torch.float32"}, {}),
-        ("KV dtype", "unknown", {"kv_cache_dtype": "turboquant_4bit_nc", "device": None}, {}),
+        ("KV dtype", "unknown", {"kv_cache_dtype": "turboquant_4bit_nc", "device": None, "max_num_seqs": 1}, {}),
         ("KV dtype", "unknown", {}, {"repeats": False}),
+        ("shared steps", "fault", {"kv_cache_dtype": "turboquant_4bit_nc", "max_num_seqs": 256}, {}),
+        ("shared steps", "fault", {"kv_cache_dtype": "turboquant_k8v4", "build": "vllm 0.26.0"}, {}),
+        ("shared steps", "unknown", {"kv_cache_dtype": "turboquant_4bit_nc", "build": "vllm 0.33.0"}, {}),
+        ("shared steps", "unknown", {"kv_cache_dtype": "turboquant_4bit_nc", "build": ""}, {}),
         ("prefix caching", "fault", {"enable_prefix_caching": False}, {}),
         ("prefix caching", "fault", {"enable_prefix_caching": "False"}, {}),
         ("prefix caching", "fault", {}, {"second_hit": 0}),
         ("prefix caching", "fault", {}, {"second_hit": 64}),
         ("prefix caching", "unknown", {}, {"second_hit": None}),
-        ("batch-invariant mode", "fault", {"VLLM_BATCH_INVARIANT": "1", "kv_cache_dtype": "turboquant_4bit_nc"}, {}),
+        (
+            "batch-invariant mode",
+            "fault",
+            {"VLLM_BATCH_INVARIANT": "1", "kv_cache_dtype": "turboquant_4bit_nc", "max_num_seqs": 1},
+            {},
+        ),
         ("batch-invariant mode", "fault", {"VLLM_BATCH_INVARIANT": True, "VLLM_ATTENTION_BACKEND": "FLASHINFER"}, {}),
         ("load failure policy", "fault", {"kv_load_failure_policy": "recompute"}, {}),
         ("lower tier", "fault", {"kv_connector": "LMCacheConnectorV1", "device": "cpu"}, {}),
