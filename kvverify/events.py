@@ -278,6 +278,7 @@ class IsolationMeasured(Event):
 
     ``qualified`` are those of sessions that qualified and that are proved to have come from the lower tier; ``right`` of them gave
     their own secret. ``excluded_rate`` is the rate of leaks that this many exclude at ``confidence``; -1: none, or there are leaks.
+    ``new_prompts`` were computed beside the sessions while those were reloaded.
     """
 
     answers: int
@@ -286,6 +287,7 @@ class IsolationMeasured(Event):
     foreign: int
     excluded_rate: float = -1.0
     confidence: float = 0.95
+    new_prompts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from kvverify.reasons import Reason
 
 LIVE_COMMANDS = ("tier-diff", "isolation", "doctor")
 WHOLE_PASS = -1  # GateEvaluated.request of a gate on totals
+NEW = "-new"  # after the name of an arm: prompts that no tier knows, computed beside its requests
 AGAIN = "-again"  # an arm and the same arm again are the noise floor of the first
 CONCURRENT = "concurrent"  # in the name of an arm: who shares a batch is up to the server, so no floor of it is exact
 

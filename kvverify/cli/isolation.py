@@ -27,16 +27,24 @@ from kvverify.cli.resume import interrupted
 @click.option(
     "--rounds", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Times that all are reloaded."
 )
+@click.option(
+    "--beside",
+    type=click.IntRange(0),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="New prompts computed beside the sessions in each round.",
+)
 @server_options
 @run_options
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> int:
     """Keep many sessions apart while their blocks go to the lower tier and back.
 
-    Sessions share one beginning and have a secret each. They are forced out of HBM and reloaded all at once, again and again; every
-    answer must give its own secret and none another's. Foreign content is always a FAIL and names the session it came from. A
-    session counts once it gave a right answer from HBM, so that a weak model is no alarm. Salts, adapters and prompts that differ in
-    one early token are checked, too.
+    Sessions share one beginning and have a secret each. They are forced out of HBM and reloaded all at once, again and again,
+    while new prompts are computed beside them; every answer must give its own secret and none another's. Foreign content is always
+    a FAIL and names the session it came from. A session counts once it gave a right answer from HBM, so that a weak model is no
+    alarm. Salts, adapters and prompts that differ in one early token are checked, too.
     """
     from kvverify.report.folder import RunFolder
     from kvverify.tierdiff.isolation_run import IsolationPlan

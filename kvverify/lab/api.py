@@ -211,14 +211,14 @@ class Api:
     async def _steps(self, request: Request, top: int) -> AsyncGenerator[Step, None]:
         """Yield what the engine's thread makes; when the client goes away, the thread stops at the next token."""
         loop, made = asyncio.get_running_loop(), asyncio.Queue[Step | None]()
-        gone = threading.Event()
+        gone, waiting = threading.Event(), self._engine.counters.waiting
 
         def tell(call: Callable[..., None], *given: Step | None) -> None:
             with suppress(RuntimeError):  # the loop is closed: the server has ended, and nobody waits
                 loop.call_soon_threadsafe(call, *given)
 
         def started() -> None:
-            self._engine.counters.waiting -= 1
+            waiting.remove(request)
 
         def work() -> None:
             tell(started)
@@ -228,7 +228,7 @@ class Api:
                     if gone.is_set():
                         break
 
-        self._engine.counters.waiting += 1
+        waiting.append(request)
         done = self._queue.submit(work)
         done.add_done_callback(lambda _: tell(made.put_nowait, None))
         try:

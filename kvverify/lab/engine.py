@@ -50,7 +50,7 @@ class Counters:
 
     values: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     running: int = 0
-    waiting: int = 0
+    waiting: list[Request] = field(default_factory=list)
 
 
 class Engine:
@@ -90,12 +90,18 @@ class Engine:
                 self.cache.store(keys, blocks)
             self._restore(hit, blocks, request)
             start = len(hit) * self._size
-            logits = self._compute(prompt[start:], start, blocks, request.adapter)
+            alone = self._plant.id == "lost-prefix" and bool(start) and self._longer_new_prompt_waits(request)
+            logits = self._compute(prompt[start:], start, blocks, request.adapter, alone=alone)
             self.cache.index(keys, blocks)
             self._count("kv_offload_store_bytes", self.cache.store(keys, blocks))
             yield from self._decode(logits, request, blocks, top, start)
         finally:
             self.cache.give_back(blocks)
+
+    def _longer_new_prompt_waits(self, request: Request) -> bool:
+        """Does a request that hits nothing, and is no shorter, wait? The lab computes one at a time, so none runs beside."""
+        others = [other for other in tuple(self.counters.waiting) if len(other.prompt) >= len(request.prompt)]
+        return any(not len(self.cache.find(self.cache.keys(o.prompt, o.salt, o.adapter))) for o in others)
 
     def _admit(self, hit: Hit, tokens: int) -> None:
         """Count at admission, before anything is loaded, as engines do."""
@@ -151,9 +157,14 @@ class Engine:
             logits = self._compute((token,), position, blocks, request.adapter)
             position += 1
 
-    def _compute(self, tokens: Sequence[int], start: int, blocks: Sequence[int], adapter: str) -> Tensor:
-        """Run ``tokens`` from position ``start`` on, write their K and V into ``blocks``; return the logits after the last."""
-        attend = _Attention(self.cache, blocks, start, len(tokens))
+    def _compute(
+        self, tokens: Sequence[int], start: int, blocks: Sequence[int], adapter: str, *, alone: bool = False
+    ) -> Tensor:
+        """Run ``tokens`` from position ``start`` on, write their K and V into ``blocks``; return the logits after the last.
+
+        ``alone``: they attend to each other and to nothing before them.
+        """
+        attend = _Attention(self.cache, blocks, start, len(tokens), alone=alone)
         return self.model.forward(tokens, start, attend, self._shift(adapter))
 
     def _shift(self, adapter: str) -> Tensor | None:
@@ -180,19 +191,22 @@ class _Attention:
     else reads the pages.
     """
 
-    def __init__(self, cache: TieredCache, blocks: Sequence[int], start: int, count: int) -> None:
+    def __init__(
+        self, cache: TieredCache, blocks: Sequence[int], start: int, count: int, *, alone: bool = False
+    ) -> None:
+        self._alone = alone
         self._pages = cache.pages
         size = cache.pages.layout.block_tokens
         positions = torch.arange(start + count)
         self._places = torch.tensor(blocks)[positions // size] * size + positions % size
         self._start = start
         later = torch.ones(count, start + count, dtype=torch.bool).tril(start)
-        self._mask = later if count > 1 and start else None
+        self._mask = later if count > 1 and start and not alone else None
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         pages = self._pages
         pages.write(layer, self._places[self._start :], k, v)
-        if self._start or not pages.packed(layer):
+        if not self._alone and (self._start or not pages.packed(layer)):
             q = pages.turned(layer, q)
             k, v = pages.read(layer, self._places)
         queries, keys, values = (x.transpose(0, 1) for x in (q, k, v))  # [heads, tokens, head_size]

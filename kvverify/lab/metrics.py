@@ -51,7 +51,7 @@ def render(counters: Counters, model: str, usage: float, cache_config: Mapping[s
         labels = {**common, "le": "+Inf"} if suffix == "_bucket" else common
         lines.append(f"vllm:{computed}{suffix}{_labels(labels)} {float(number)!r}")
     add("num_requests_running", "gauge", [({}, counters.running)])
-    add("num_requests_waiting", "gauge", [({}, counters.waiting)])
+    add("num_requests_waiting", "gauge", [({}, len(counters.waiting))])
     add("kv_cache_usage_perc", "gauge", [({}, usage)])
     add("cache_config_info", "gauge", [({name: str(setting) for name, setting in cache_config.items()}, 1)])
     return "\n".join(lines) + "\n"

@@ -58,6 +58,13 @@ PLANTS = (
     Plant(
         "swapped-layers", "swapped-layers", "layers of one format get each other's bytes", _BOTH, "FAIL", kernel="F11"
     ),
+    Plant(
+        "lost-prefix",
+        "prefix-lost-beside-new",
+        "a hit computed while a new prompt waits that is no shorter attends to its own new tokens alone",
+        _ISOLATION,
+        "FAIL",
+    ),
     Plant("hits-recomputed", "hits-recomputed", "DRAM hits are counted and then computed anew", _DIFF, "INCONCLUSIVE"),
     Plant("flush-lies", "flush-that-lies", "the flush does nothing and says that it succeeded", _BOTH, "INCONCLUSIVE"),
     Plant(

@@ -131,6 +131,10 @@ class Writer:
         )
         return Prompt(body, tokens, story.secret, f"{'filler' if number >= FIRST_FILLER else 'prompt'} {number}")
 
+    async def unheard(self, tokens: int) -> Prompt:
+        """Return a prompt of ``tokens`` tokens that was never written before; numbered as fillers are."""
+        return await self.write(tokens, next(self._filler_numbers))
+
     async def fillers(self, info: EngineInfo, *, room: int = 1) -> list[Prompt]:
         """Return prompts that, one after the other, take every block of HBM once and one prompt's blocks more.
 
@@ -152,7 +156,7 @@ class Writer:
             raise UsageError(
                 f"HBM holds {capacity} tokens and the context {info.max_context}: too few for a block of {block}"
             )
-        return [await self.write(longest, next(self._filler_numbers)) for _ in range(many)]
+        return [await self.unheard(longest) for _ in range(many)]
 
     async def _by_ids(self, source: Tokenizer, story: Story, tokens: int) -> list[int]:
         if not self._ids:

@@ -25,6 +25,7 @@ from kvverify.events_accuracy import (
     SampleLeftOut,
 )
 from kvverify.verdicts_compare import figures, harmed
+from kvverify.verdicts_live import NEW
 
 RED, YELLOW = "bold red", "yellow"
 AUXILIARY = ("canary", "filler", "partial-head", "warm-up")  # requests that belong to no arm
@@ -32,7 +33,7 @@ AUXILIARY = ("canary", "filler", "partial-head", "warm-up")  # requests that bel
 
 def is_progress(event: RequestAnswered) -> bool:
     """Does this answer belong to the requests that were planned?"""
-    return not event.arm.startswith(AUXILIARY)
+    return not event.arm.startswith(AUXILIARY) and not event.arm.endswith(NEW)
 
 
 def live_line(event: Event) -> tuple[str, str] | None:

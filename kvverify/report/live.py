@@ -67,6 +67,7 @@ def _line(seen: list[Event]) -> str:
     if isolated := [e for e in seen if isinstance(e, IsolationMeasured)]:
         last = isolated[-1]
         words.append(f"{last.right} of {plural(last.qualified, 'answer')} that count right, {last.foreign} foreign")
+        words += [f"{plural(last.new_prompts, 'prompt')} that no tier knew computed beside"] if last.new_prompts else []
     if checks := {e.check: e.outcome for e in seen if isinstance(e, ConfigurationChecked)}:
         outcomes = list(checks.values())
         words.append(f"{plural(len(checks), 'check')} of the configuration, {outcomes.count('fault')} faults")

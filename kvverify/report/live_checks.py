@@ -42,7 +42,10 @@ def isolation(seen: list[Event]) -> Section:
     ]
     head = ["answers", "count", "of those right", "with foreign content", "rate of leaks excluded"]
     caption = "Answers count where the session gave a right answer from HBM and the tier is proved."
-    return Section("Isolation", caption, head, rows, frozenset(range(4)), brief=True)
+    if any(e.new_prompts for e in measured):
+        head.append("new prompts beside")
+        rows = [[*row, f"{e.new_prompts:,}"] for row, e in zip(rows, measured, strict=True)]
+    return Section("Isolation", caption, head, rows, frozenset((*range(4), 5)), brief=True)
 
 
 def configurations(seen: list[Event]) -> Section:

@@ -6,19 +6,21 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kvverify.errors import KvverifyError
-from kvverify.events import Event, GateEvaluated, IsolationMeasured, SessionChecked
+from kvverify.errors import KvverifyError, UsageError
+from kvverify.events import Event, GateEvaluated, IsolationMeasured, RequestAnswered, SessionChecked
 from kvverify.live.answer import Answer
 from kvverify.live.engine import Evidence, Expected
 from kvverify.live.gate import PARTIAL, evaluate, total
 from kvverify.live.prompts import LEAST_UNITS, Tokenizer, equal_length
 from kvverify.stats.rare import excluded_rate
+from kvverify.tierdiff.connect import emit_engine
+from kvverify.tierdiff.isolation_beside import STORY_TOKENS, Beside, NewPrompts, new_tokens
 from kvverify.tierdiff.server import Item, Server
 from kvverify.tierdiff.sessions import Session, certain, early_sessions, examine, secret_sessions
+from kvverify.verdicts_live import NEW
 
 ANSWER_TOKENS = 16  # of a secret of eight digits, whatever the tokenizer makes of it
 _EARLY_ROUNDS, _EARLY_SESSIONS = 3, 8
-_CANARY_TOKENS = 320  # a story and its question, even where a token is a byte
 _LEAST_TOKENS = 64  # of the shared prefix; twice that of each session's own part
 _CANDIDATES = 8  # for each session: a weak model answers some of them rightly, and only those are worth something
 _PASSES = (
@@ -30,20 +32,25 @@ Done = frozenset[tuple[str, int]]  # (session, round) of an earlier run
 
 @dataclass(frozen=True, slots=True)
 class IsolationOptions:
-    """``sessions`` at once, ``rounds`` times."""
+    """``sessions`` at once, ``rounds`` times, with up to ``beside`` new prompts each time."""
 
     sessions: int = 32
     rounds: int = 20
     seed: int = 0
+    beside: int = 8
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """The test of one server. ``options.seed`` must be new in each run: a server remembers the sessions of the last one."""
+    """The test of one server. ``options.seed`` must be new in each run: a server remembers the sessions of the last one.
+
+    ``notes`` are what the log says of the server so far.
+    """
 
     server: Server
     tokenizer: Tokenizer
     options: IsolationOptions
+    notes: tuple[str, ...] = ()
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
         """Return the server's token ids of ``text``."""
@@ -89,8 +96,26 @@ class Isolation:
             seed=self.options.seed,
         )
 
+    def new_prompts(self, sessions: Sequence[Session]) -> NewPrompts:
+        """Return the new prompts for rounds of ``sessions``; none, with a note, where they do not fit."""
+        server, count = self.server, self.options.beside
+        longest = max(s.prompt.tokens + ANSWER_TOKENS for s in sessions)
+        try:
+            tokens = new_tokens(server.info, self.options.sessions, longest) if count else 0
+        except UsageError as problem:
+            emit_engine(server, [*self.notes, f"new prompts beside the sessions left out: {problem}"])
+            count, tokens = 0, 0
+        return NewPrompts(server.fillers, count, tokens)
+
     async def check(
-        self, arm: str, candidates: Sequence[Session], count: int, rounds: int, done: Done = frozenset()
+        self,
+        arm: str,
+        candidates: Sequence[Session],
+        count: int,
+        rounds: int,
+        done: Done = frozenset(),
+        *,
+        new: NewPrompts,
     ) -> None:
         """Let ``count`` of ``candidates`` qualify in HBM, then force them out and reload them all at once, ``rounds`` times."""
         server = self.server
@@ -103,11 +128,13 @@ class Isolation:
         sessions = [replace(s, name=name) for s, name in zip(chosen, names, strict=True)] if chosen else []
         for round_ in left:
             server.round = round_
+            await new.write()
             poisoned = await server.empty(await self.canary(round_))
             before = await server.engine.evidence()
-            answers = await self._ask_all(arm, sessions)
+            reloaded = asyncio.ensure_future(self._ask_all(arm, sessions))
+            answers, beside = await asyncio.gather(reloaded, new.ask(server, arm + NEW, reloaded))
             after = await server.engine.evidence()
-            gate = gate_of(server, arm, sessions, answers, (before, after), poisoned=poisoned)
+            gate = gate_of(server, arm, sessions, answers, (before, after), poisoned=poisoned, beside=beside)
             server.emit(gate)
             tier = server.info.lower_tier if gate.satisfied else ""
             for number, (session, answer) in enumerate(zip(sessions, answers, strict=True)):
@@ -129,7 +156,7 @@ class Isolation:
 
     async def canary(self, round_: int) -> Item:
         """Return a prompt that shows whether HBM was emptied."""
-        units = max(LEAST_UNITS, -(-_CANARY_TOKENS // self.unit))
+        units = max(LEAST_UNITS, -(-STORY_TOKENS // self.unit))
         length = equal_length(self.server.info, units, room=1)
         return Item(round_, await self.server.writer.write(length, round_), 1)
 
@@ -181,10 +208,11 @@ class Isolation:
 async def check_sessions(isolation: Isolation, done: Done = frozenset()) -> None:
     """Run the sessions with a secret, and a few rounds of those that differ in an early token."""
     options = isolation.options
-    await isolation.check("sessions", await isolation.candidates(), options.sessions, options.rounds, done)
-    early = await isolation.early()
+    candidates, early = await isolation.candidates(), await isolation.early()
+    new = isolation.new_prompts([*candidates, *early])
+    await isolation.check("sessions", candidates, options.sessions, options.rounds, done, new=new)
     if early:
-        await isolation.check("early-token", early, len(early), min(_EARLY_ROUNDS, options.rounds), done)
+        await isolation.check("early-token", early, len(early), min(_EARLY_ROUNDS, options.rounds), done, new=new)
 
 
 def waves(sessions: Sequence[Session], pool_tokens: int | None, *, most: int) -> list[Sequence[Session]]:
@@ -220,21 +248,23 @@ def gate_of(
     readings: tuple[Evidence, Evidence],
     *,
     poisoned: bool,
+    beside: Beside = Beside(),  # noqa: B008 - frozen
 ) -> GateEvaluated:
     """Return whether a pass of all sessions at once came from the lower tier, by its totals.
 
     The shared prefix may be hit in HBM by all but the first, for that one has just brought it there; how often that happens is
-    a matter of timing. Everything else must come from below.
+    a matter of timing. Everything else must come from below. What was computed ``beside`` the sessions hits nothing.
     """
     whole = total(server.engine.expected(s.prompt.tokens) for s in sessions)
     counted = readings[1].since(readings[0])
     most = sum(s.shared_tokens for s in sessions) - max((s.shared_tokens for s in sessions), default=0)
     hbm = min(max(counted.hbm_hit_tokens or 0, 0), most)
+    expected = without_shared(whole, hbm, counted)
     return evaluate(
         PARTIAL if hbm else server.info.lower_tier,
         *readings,
-        without_shared(whole, hbm, counted),
-        answers,
+        replace(expected, computed_tokens=expected.computed_tokens + beside.computed_tokens),
+        [*answers, *beside.answers],
         server.info,
         poisoned=poisoned,
         shared=server.shared,
@@ -269,7 +299,9 @@ def measured(events: Iterable[Event]) -> IsolationMeasured:
 
     Only answers of qualified sessions that are proved to have come from the lower tier count as trials.
     """
-    answers = list({(e.session, e.round): e for e in events if isinstance(e, SessionChecked)}.values())
+    seen = list(events)
+    answers = list({(e.session, e.round): e for e in seen if isinstance(e, SessionChecked)}.values())
+    new = [e for e in seen if isinstance(e, RequestAnswered) and e.arm.endswith(NEW) and not e.error]
     trials = [e for e in answers if e.qualified and e.from_tier]
     leaks = sum(bool(e.foreign) for e in answers)
     return IsolationMeasured(
@@ -278,4 +310,5 @@ def measured(events: Iterable[Event]) -> IsolationMeasured:
         right=sum(e.right and not e.foreign for e in trials),
         foreign=leaks,
         excluded_rate=-1.0 if leaks else excluded_rate(len(trials)) or -1.0,
+        new_prompts=len({(e.arm, e.round, e.request) for e in new}),
     )

@@ -23,7 +23,10 @@ _MOST_ADAPTERS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationPlan(LoggedOptions):
-    """What the user decides: ``sessions`` at once, ``rounds`` times; the rest is as in :class:`Connection`."""
+    """What the user decides: ``sessions`` at once, ``rounds`` times, with up to ``beside`` new prompts each time.
+
+    The rest is as in :class:`Connection`.
+    """
 
     url: str
     engine: str = "auto"
@@ -33,13 +36,14 @@ class IsolationPlan(LoggedOptions):
     model: str | None = None
     lmcache_url: str | None = None
     timeout_s: float = 300.0
+    beside: int = 8
 
     def connection(self) -> Connection:
-        """Return how to reach the server: all sessions are in flight at once."""
+        """Return how to reach the server: all sessions are in flight at once, and a new prompt beside them."""
         return Connection(
             url=self.url,
             engine=self.engine,
-            concurrency=self.sessions,
+            concurrency=self.sessions + 1,
             shared=self.shared,
             model=self.model,
             lmcache_url=self.lmcache_url,
@@ -73,12 +77,14 @@ async def _run(plan: IsolationPlan, seed: int, emit: Emit, known: list[Event]) -
         tokenizer = Tokenizer(control, server.info.model)
         adapters = await adapters_of(control, server.info.model)
         salts = server.info.engine.startswith(KNOW_SALTS)
-        emit_engine(server, _notes(adapters, salts=salts))
+        notes = _notes(adapters, salts=salts)
+        emit_engine(server, notes)
         if not await tokenizer.works():
             reason = "the server has no /tokenize: prompts whose secret must come from the cache cannot be made"
             emit(GateEvaluated(arm="sessions", round=0, request=-1, reasons=[reason]))
             return
-        test = Isolation(server, tokenizer, IsolationOptions(plan.sessions, plan.rounds, seed + attempt))
+        options = IsolationOptions(plan.sessions, plan.rounds, seed + attempt, plan.beside)
+        test = Isolation(server, tokenizer, options, tuple(notes))
         done: Done = frozenset((e.session, e.round) for e in known if isinstance(e, SessionChecked))
         if salts:
             await check_salts(test)

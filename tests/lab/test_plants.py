@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import IncompleteRead
@@ -48,7 +49,9 @@ def planted(name: str, **options: Any) -> Iterator[Asking]:
 
 
 DAMAGE = [
-    plant.id for plant in PLANTS if plant.verdict == "FAIL" and not plant.id.endswith("logprob") and plant.id != "F17"
+    plant.id
+    for plant in PLANTS
+    if plant.verdict == "FAIL" and not plant.id.endswith("logprob") and plant.id not in ("F17", "lost-prefix")
 ]
 
 
@@ -113,6 +116,23 @@ def test_salts_share_a_key(torch: ModuleType) -> None:
         asking.complete(PROMPT, cache_salt="a")
         assert asking.complete(PROMPT, cache_salt="b").cached == HIT
         assert asking.complete(PROMPT, model=f"{MODEL}-adapter").cached == HIT
+
+
+@pytest.mark.parametrize(("tokens", "lost"), [(299, False), (300, True)])
+def test_a_hit_beside_a_new_prompt_loses_its_prefix(torch: ModuleType, tokens: int, lost: bool) -> None:
+    """vllm-project/vllm#46460: only if the new prompt, here one that waits for its turn, is no shorter."""
+    with planted("lost-prefix") as asking, ThreadPoolExecutor(2) as threads:
+        asking.complete(PROMPT)
+        long = threads.submit(asking.complete, PROMPT, 200)  # the others queue up behind it
+        while not asking.counters()["num_requests_running"]:
+            pass
+        hit = threads.submit(asking.complete, PROMPT)
+        while not asking.counters()["num_requests_waiting"]:
+            pass
+        asking.complete(secret_prompt("FOREIGN-1", tokens, seed=1), 1)
+        assert long.result().text.startswith(" QZKT-4821")
+        assert hit.result().cached == HIT
+        assert hit.result().text.startswith(" QZKT-4821") is not lost
 
 
 def test_an_unstable_hash_never_hits(torch: ModuleType) -> None:

@@ -89,6 +89,21 @@ def test_the_tables_hold_what_the_events_do() -> None:
     assert "2 failed" in live.line
 
 
+def test_new_prompts_are_shown_where_there_were_any() -> None:
+    """A report of an older log stays as it was."""
+    alone = IsolationMeasured(answers=4, qualified=3, right=3, foreign=0, excluded_rate=0.6)
+    for measured, words in (
+        (alone, ""),
+        (replace(alone, new_prompts=1500), ", 1,500 prompts that no tier knew computed beside"),
+    ):
+        live = live_report(run(session(), measured))
+        assert live is not None
+        assert live.line.endswith(f"3 of 3 answers that count right, 0 foreign{words}")
+        table = next(s for s in live.sections if s.title == "Isolation")
+        assert len(table.head) == len(table.rows[0]) == (6 if words else 5)
+        assert (table.rows[0][-1] == "1,500") is bool(words)
+
+
 def test_a_pair_that_nothing_proves_is_shown_as_inconclusive() -> None:
     live = live_report(run(*CLEAN[:-2], gate("dram", 0, "no bytes"), *CLEAN[-2:]))
     assert live is not None

@@ -12,15 +12,17 @@ pytest.importorskip("torch")
 
 from kvverify.events import (
     ConfigurationChecked,
+    EngineDescribed,
     Event,
     GateEvaluated,
     IsolationMeasured,
+    RequestAnswered,
     RunFinished,
     RunStarted,
     SessionChecked,
     Verdict,
 )
-from kvverify.lab.serving import running
+from kvverify.lab.serving import Options, running
 from kvverify.live.control import Control, ServerProblem
 from kvverify.tierdiff import isolation as tierdiff_isolation
 from kvverify.tierdiff.connect import Connection
@@ -47,8 +49,8 @@ def _plant(url: str, name: str) -> None:
     asyncio.run(ask())
 
 
-def _isolation(url: str, sessions: int = 4, rounds: int = 1) -> list[Event]:
-    plan = IsolationPlan(url=url, sessions=sessions, rounds=rounds, timeout_s=120.0)
+def _isolation(url: str, sessions: int = 4, rounds: int = 1, beside: int = 8) -> list[Event]:
+    plan = IsolationPlan(url=url, sessions=sessions, rounds=rounds, timeout_s=120.0, beside=beside)
     events: list[Event] = [RunStarted(command="isolation", version="0", seed=7, options=plan.to_log())]
     isolation(plan, 7, events.append)
     return [*events, RunFinished(seconds=1.0)]
@@ -68,6 +70,10 @@ def test_a_clean_lab_passes_and_says_what_it_excludes(lab: str) -> None:
     assert said.foreign == 0
     assert said.right == said.qualified > 8
     assert 0 < said.excluded_rate < 1
+    new = [e for e in events if isinstance(e, RequestAnswered) and e.arm.endswith("-new")]
+    assert said.new_prompts == len(new) >= 2
+    assert {e.cached_tokens for e in new} == {0}
+    assert {e.arm for e in new} == {"sessions-new", "early-token-new"}
 
 
 def test_sessions_that_a_weak_model_answers_wrongly_are_replaced(lab: str) -> None:
@@ -99,6 +105,28 @@ def test_a_faulty_lab_never_passes(lab: str, plant: str, verdict: Verdict) -> No
     """A load that copies nothing, hashes that never agree, a flush that lies; `selftest --live lab` runs all plants."""
     _plant(lab, plant)
     assert verdict_of(_isolation(lab, 3)) is verdict
+
+
+@pytest.mark.parametrize(("beside", "verdict"), [(8, Verdict.FAIL), (0, Verdict.PASS)])
+def test_vllm_46460_a_prefix_ignored_beside_a_new_prompt_needs_a_new_prompt_to_be_seen(
+    lab: str, beside: int, verdict: Verdict
+) -> None:
+    """vllm-project/vllm#46460: the counters are in order, only answers tell; without new prompts there is nothing to see."""
+    _plant(lab, "lost-prefix")
+    events = _isolation(lab, beside=beside)
+    assert verdict_of(events) is verdict
+    assert all(e.satisfied for e in events if isinstance(e, GateEvaluated))
+
+
+def test_new_prompts_that_do_not_fit_beside_the_sessions_are_left_out_with_a_note() -> None:
+    """And the sessions are checked all the same."""
+    with running(Options(hbm_blocks=32)) as url:
+        events = _isolation(url)
+    assert verdict_of(events) is Verdict.PASS
+    note = [e for e in events if isinstance(e, EngineDescribed)][-1].notes[-1]
+    assert note.startswith("new prompts beside the sessions left out: 4 sessions and one of them take ")
+    assert note.endswith(" HBM holds 1024")
+    assert [e.new_prompts for e in events if isinstance(e, IsolationMeasured)] == [0]
 
 
 def test_foreign_content_is_traced(lab: str) -> None:
