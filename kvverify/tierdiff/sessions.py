@@ -120,7 +120,10 @@ async def early_sessions(tokenize: Tokenize, count: int, *, unit: int, units: in
     if len(chosen) < 2:
         return []
     length = len(next(iter(chosen.values())))
-    filler = await _filled(tokenize, random.Random(f"early {seed}"), units * unit - length, special=False)
+    # no secret among them: a weak model that gives any word of its own prompt would look like a leak
+    others = [word for word in _WORDS if word not in chosen]
+    chance = random.Random(f"early {seed}")
+    filler = await _filled(tokenize, chance, units * unit - length, special=False, words=others)
     question = await tokenize(f"\n{_KEY}", False)
     bodies = {word: [*ids, *filler, *question] for word, ids in chosen.items()}
     return [
@@ -151,11 +154,13 @@ def _secrets(chance: random.Random, count: int) -> list[str]:
     return list(found.values())
 
 
-async def _filled(tokenize: Tokenize, chance: random.Random, tokens: int, *, special: bool) -> list[int]:
-    """Return exactly ``tokens`` tokens of meaningless words; a word has at least one."""
+async def _filled(
+    tokenize: Tokenize, chance: random.Random, tokens: int, *, special: bool, words: Sequence[str] = _WORDS
+) -> list[int]:
+    """Return exactly ``tokens`` tokens of meaningless text; a word has at least one."""
     if tokens <= 0:
         return []
-    ids = await tokenize("".join(f" {chance.choice(_WORDS)}" for _ in range(tokens + 8)), special)
+    ids = await tokenize("".join(f" {chance.choice(words)}" for _ in range(tokens + 8)), special)
     return ids[:tokens]
 
 
