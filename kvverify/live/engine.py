@@ -28,6 +28,7 @@ class EngineInfo:
     LMCache's chunk). ``capacity_tokens`` maps tiers to what they hold. ``kv_layers`` are (KV format, heads of one rank, head
     size) of each layer where they are known, for exact bytes. ``options`` are effective settings as the server tells them, for
     the report and the doctor. ``tiers_between`` lie between HBM and the lower tier, and must be empty for a hit below them.
+    ``prompts_in_hbm``: HBM holds so many prompts however short they are; None: as many as fit.
     """
 
     engine: str  # the adapter's name
@@ -45,6 +46,7 @@ class EngineInfo:
     max_context: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    prompts_in_hbm: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ class Engine(Protocol):
 
     Optional, used where present: ``poison() -> str`` overwrites free HBM blocks and says how, ``scramble() -> str`` overwrites
     what the packed layers of HBM hold and leaves it to be hit, ``digests(prompt token ids) ->
-    list[str]`` returns a digest of each block that holds the prompt, ``settle()`` waits until stores under way are done.
+    list[str]`` returns a digest of each block that holds the prompt, ``settle()`` waits until stores under way are done. Of a tier that
+    is written and read on command: ``store(name, prompt tokens)`` keeps what HBM holds, ``restore(name)`` brings it back.
     """
 
     name: str

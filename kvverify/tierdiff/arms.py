@@ -54,6 +54,7 @@ class Wave:
         server = self.server
         cold = await self._cold()
         await server.settle()
+        await self._store()
         hbm = await server.serial(HBM, HBM, self.items)
         self._compare(hbm, cold, judged=False)
         self._compare(hbm, await server.serial(HBM + AGAIN, HBM, self.items), judged=False)
@@ -75,12 +76,24 @@ class Wave:
         done.answers.update((await self.server.plain(COLD, self.items[1:])).answers)
         return done
 
+    async def _store(self) -> None:
+        """Write the prompt of this wave to the lower tier, where that is done on command."""
+        if store := getattr(self.server.engine, "store", None):
+            (item,) = self.items  # such an HBM holds one prompt
+            await store(_file_of(item), item.prompt.tokens)
+
+    async def _load(self, item: Item) -> None:
+        """Read a prompt back, where that is done on command."""
+        if restore := getattr(self.server.engine, "restore", None):
+            await self.server.engine.flush(HBM)
+            await restore(_file_of(item))
+
     async def _lower(self, hbm: Pass, arm: str) -> None:
         poisoned = await self.server.empty(self.canary)
-        first = await self.server.serial(arm, self.tier, self.items[:1], poisoned=poisoned)
+        first = await self.server.serial(arm, self.tier, self.items[:1], poisoned=poisoned, load=self._load)
         if self.computed:
             self._compare_blocks(arm, await self._digests(self.items[0]))
-        rest = await self.server.serial(arm, self.tier, self.items[1:], poisoned=poisoned)
+        rest = await self.server.serial(arm, self.tier, self.items[1:], poisoned=poisoned, load=self._load)
         self._compare(hbm, first)
         self._compare(hbm, rest)
 
@@ -98,7 +111,7 @@ class Wave:
     async def _starved(self, hbm: Pass) -> None:
         """Let other prompts push ours out of HBM, as in a pool that is too small."""
         poisoned = await self.server.empty(self.canary, flush=False)
-        self._compare(hbm, await self.server.serial(STARVED, self.tier, self.items, poisoned=poisoned))
+        self._compare(hbm, await self.server.serial(STARVED, self.tier, self.items, poisoned=poisoned, load=self._load))
 
     async def _concurrent(self, serial: Pass) -> None:
         server = self.server
@@ -154,6 +167,10 @@ class Wave:
         for request, answer in other.answers.items():
             hits = (base.hit_tokens(request), other.hit_tokens(request))
             self.server.emit(compare(base.answers[request], answer, judged=judged, hits=hits))
+
+
+def _file_of(item: Item) -> str:
+    return f"kvverify-{item.request}"  # the same in each round and run: nobody else removes them
 
 
 def nothing_possible(info: EngineInfo, why: str) -> GateEvaluated:

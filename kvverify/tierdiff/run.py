@@ -21,6 +21,7 @@ from kvverify.tierdiff.options import MOST_REQUESTS, TierDiffOptions
 from kvverify.tierdiff.server import Emit, Item, Server
 from kvverify.verdicts_live import CONCURRENT, Proofs, floors
 
+LEAST_TOKENS = 96  # of a prompt: other stories have longer questions than the one that is tried
 SHARE = 2  # prompts of one wave take at most this part of HBM, so that all of them stay there
 # numbers of prompts that are no requests; those of requests stay below
 FIRST_CANARY, WARM_UP = MOST_REQUESTS, 2 * MOST_REQUESTS
@@ -80,7 +81,8 @@ async def _shortest(server: Server, *, room: int) -> Prompt:
     Raises:
         UsageError: none fits the context, or the server does not tell its block.
     """
-    units = LEAST_UNITS
+    unit = server.info.hit_tokens or server.info.block_tokens or LEAST_TOKENS
+    units = max(LEAST_UNITS, -(-LEAST_TOKENS // unit))
     while True:
         tokens = equal_length(server.info, units, room=room)
         try:
@@ -121,29 +123,34 @@ def _arms(options: TierDiffOptions, info: EngineInfo, *, by_ids: bool) -> tuple[
     """Return the arms that this server allows and why others are left out."""
     hbm, lower = info.capacity_tokens.get("hbm"), info.capacity_tokens.get(info.lower_tier)
     notes = []
-    above = ", ".join(info.tiers_between)
+    above, single = ", ".join(info.tiers_between), info.prompts_in_hbm == 1
     starved = hbm is not None and (lower is None or lower >= SHARE * hbm)
     if not starved:
         room = f"HBM holds {hbm} tokens, {info.lower_tier} {lower}"
         notes.append(f"arm starved left out: {room}; fillers would push the prompts out of both")
     if above:
         notes.append(f"arm partial left out: the first part of a prompt would stay in {above}")
+    elif single:
+        notes.append("arms partial and concurrent left out: HBM holds one prompt, from one tier")
     elif not by_ids:
         notes.append("arm partial left out: without /tokenize the first part of a prompt has no exact length")
-    concurrent = options.concurrency > 1 and options.requests > 1
-    if not concurrent:
+    concurrent = options.concurrency > 1 and options.requests > 1 and not single
+    if not concurrent and not single:
         notes.append("concurrent arms left out: one request at a time was asked for")
-    return planned(info.lower_tier, partial=by_ids and not above, starved=starved, concurrent=concurrent), notes
+    partial = by_ids and not above and not single
+    return planned(info.lower_tier, partial=partial, starved=starved, concurrent=concurrent), notes
 
 
 def _waves(options: TierDiffOptions, lengths: Sequence[int], info: EngineInfo) -> list[list[int]]:
     """Return the request numbers of each wave: as many as HBM holds beside the canary, with room to spare."""
     capacity = info.capacity_tokens.get("hbm")
+    most = info.prompts_in_hbm or options.requests
     waves: list[list[int]] = [[]]
     used = 0
     for request in range(options.requests):
         tokens = lengths[request % len(lengths)] + options.tokens_of(request)
-        if capacity is not None and waves[-1] and SHARE * (used + tokens) > capacity - lengths[0]:
+        full = capacity is not None and SHARE * (used + tokens) > capacity - lengths[0]
+        if waves[-1] and (full or len(waves[-1]) == most):
             waves.append([])
             used = 0
         waves[-1].append(request)

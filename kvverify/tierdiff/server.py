@@ -75,6 +75,7 @@ class Server:
     round: int = 0
     failed: int = 0  # requests that the server may still be working on
     hear: Callable[[str, Item, Answer], None] | None = None  # is told every answer, with its arm
+    last: Prompt | None = None  # what HBM may hold for sure: the last filler
 
     async def ask(self, arm: str, item: Item) -> tuple[Answer, RequestAnswered]:
         """Send one request and log its answer.
@@ -123,16 +124,19 @@ class Server:
         *,
         poisoned: bool = False,
         first: Callable[[Item], Awaitable[Expected]] | None = None,
+        load: Callable[[Item], Awaitable[None]] | None = None,
     ) -> Pass:
         """Send requests one by one, each with its own gate on ``tier``.
 
-        ``first`` makes a request ready and returns what it must show. A reading after one request is that before the next, so
+        ``first`` makes a request ready and returns what it must show; ``load`` brings it up where a tier is read on command. A reading after one request is that before the next, so
         that nobody is served unseen in between.
         """
         done, now = Pass(arm), await self.engine.evidence()
         for item in items:
             expected = await first(item) if first else self.engine.expected(item.prompt.tokens)
             before = await self.engine.evidence() if first else now
+            if load:
+                await load(item)
             answer, done.answers[item.request] = await self.ask(arm, item)
             now = await self.engine.evidence()
             done.gates[item.request] = self._gate(arm, tier, (before, now), expected, [answer], poisoned, item.request)
@@ -179,11 +183,26 @@ class Server:
         counted = (await self.engine.evidence()).since(before)
         tiers = ("hbm", *self.info.tiers_between)
         hits = [getattr(counted, f"{tier}_hit_tokens") for tier in tiers]
-        none = None not in hits and not any(hits)
-        proof = f"a prompt that {' and '.join(tiers)} held before hit 0 tokens there" if none else ""
+        proof = self._nothing_held(tiers, hits, canary.prompt)
         how = poison or f"not overwritten: {'; '.join(notes)}"
         self.emit(TierFlushed(tier="hbm", claimed=claimed, proof=proof, poison=poison, detail="" if poison else how))
         return bool(poison)
+
+    def _nothing_held(self, tiers: Sequence[str], hits: Sequence[int | None], canary: Prompt) -> str:
+        """Return how a prompt that was held shows that it is no more; empty where it does not.
+
+        Where single tokens are hit, it may share its first ones with the filler that took its place.
+        """
+        told = [n for n in hits if n is not None]
+        shared = 0
+        if self.info.hit_tokens == 1 and self.last is not None:
+            shared = _common(canary.body, self.last.body)
+        if len(told) < len(hits) or sum(told) > shared:
+            return ""
+        hit = (
+            f"the first {sum(told)} tokens there, which the last filler has as well" if any(told) else "0 tokens there"
+        )
+        return f"a prompt that {' and '.join(tiers)} held before hit {hit}"
 
     async def _empty_between(self, notes: list[str]) -> bool:
         """Empty the tiers between HBM and the lower one; last of all, since fillers go through them."""
@@ -218,6 +237,7 @@ class Server:
         before = await self.engine.evidence()
         sent = [Item(number, prompt, 1) for number, prompt in enumerate(fillers)]
         answers = [await self.ask("filler", item) for item in sent]
+        self.last = fillers[-1]
         await self.settle()
         computed = (await self.engine.evidence()).since(before).computed_tokens
         if any(answer.error for answer, _ in answers) or computed is None or computed < capacity:
@@ -272,6 +292,10 @@ class Server:
                 "use a server of your own, or --shared"
             )
         return found
+
+
+def _common(a: str | list[int], b: str | list[int]) -> int:
+    return next((n for n, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
 
 
 def describe(info: EngineInfo) -> dict[str, Any]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,9 +30,7 @@ class Stub:
     replies: dict[str, Callable[[Any], Any]] = field(default_factory=dict)  # path -> JSON answer to a JSON body
     echo: Callable[[Any], Any] | None = None  # the answer to a completion request with `echo`
     count: Callable[[Any], int] | None = None  # tokens of a prompt
-    idle_s: float = (
-        math.inf
-    )  # a request is lost on a connection that was idle as long, as if the server were just closing it
+    closing: bool = False  # the second request on a connection is lost, as if the server were just closing it
     active: int = 0
     most_active: int = 0
     answers: dict[tuple[int, bool], bytes] = field(default_factory=dict)
@@ -96,7 +92,9 @@ async def _stop(server: asyncio.Server) -> None:
 async def _connection(stub: Stub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while await _exchange(stub, reader, writer):
-            pass
+            if stub.closing:
+                await reader.readuntil(b"\r\n\r\n")
+                break
     except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
         pass
     finally:
@@ -105,10 +103,7 @@ async def _connection(stub: Stub, reader: asyncio.StreamReader, writer: asyncio.
 
 async def _exchange(stub: Stub, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Answer one request; return whether the connection stays open."""
-    idle_since = time.monotonic()
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    if time.monotonic() - idle_since > stub.idle_s:
-        return False
     lengths = [line.split(":")[1] for line in head.lower().split("\r\n") if line.startswith("content-length:")]
     body = await reader.readexactly(int(lengths[0]) if lengths else 0)
     path = head.split(" ")[1]

@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("openai", reason="the live extra is not installed")
 pytest.importorskip("httpx2", reason="the live extra is not installed")
 
-from kvverify.live import control
 from kvverify.live.client import Answer, Client
 from kvverify.live.prompt import Prompt, prompt_hash
 from kvverify.live.stream import name_of
@@ -165,16 +164,12 @@ def test_no_more_requests_at_once_than_asked_for(concurrency: int) -> None:
     assert stub.most_active == concurrency
 
 
-def test_no_request_is_lost_on_a_connection_that_the_server_is_about_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """82 of 10,500 samples asked of vLLM on an H200 ended in a ReadError: passes follow each other after about 5 s."""
-    assert control.IDLE_SECONDS < 5, "uvicorn's time"
-    monkeypatch.setattr(control, "IDLE_SECONDS", control.IDLE_SECONDS / 10)
+def test_no_request_is_lost_on_a_connection_that_the_server_is_about_to_close() -> None:
+    """82 of 10,500 samples asked of vLLM on an H200 ended in a ReadError; llama.cpp closed a connection right after an answer."""
 
-    async def three() -> list[Answer]:
+    async def two() -> list[Answer]:
         async with Client(stub.url, "m") as client:
-            answers = [await client.complete("a", max_tokens=4), await client.complete("b", max_tokens=4)]
-            await asyncio.sleep(0.6)
-            return [*answers, await client.complete("c", max_tokens=4)]
+            return [await client.complete(prompt, max_tokens=4) for prompt in "ab"]
 
-    with serve(Stub(idle_s=0.5)) as stub:
-        assert [answer.error for answer in asyncio.run(three())] == ["", "", ""]
+    with serve(Stub(closing=True)) as stub:
+        assert [answer.error for answer in asyncio.run(two())] == ["", ""]

@@ -37,6 +37,15 @@ def test_a_wave_fits_into_hbm_and_no_request_is_left_out(requests: int, capacity
         assert len(wave) == 1 or 2 * used <= capacity - 100
 
 
+def test_an_hbm_of_one_prompt_is_tested_prompt_by_prompt() -> None:
+    """llama.cpp's slot; several prompts of a wave would have been expected in HBM at once."""
+    slot = EngineInfo("e", "m", block_tokens=1, capacity_tokens={"hbm": 4096}, lower_tier="disk", prompts_in_hbm=1)
+    assert _waves(TierDiffOptions(url="u", requests=3), [100], slot) == [[0], [1], [2]]
+    arms, notes = _arms(TierDiffOptions(url="u"), slot, by_ids=True)
+    assert arms == ["cold", "hbm-again", "disk", "disk-again", "starved"]
+    assert notes == ["arms partial and concurrent left out: HBM holds one prompt, from one tier"]
+
+
 def test_long_requests_generate_enough_for_faults_of_late_steps() -> None:
     options = TierDiffOptions(url="u", max_tokens=16, long_requests=2)
     assert [options.tokens_of(n) for n in range(3)] == [LONG_TOKENS, LONG_TOKENS, 16]

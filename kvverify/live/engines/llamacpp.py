@@ -1,12 +1,14 @@
 """llama.cpp's server: a slot's KV cache, and files that it is saved to and restored from on request.
 
 The lower tier is written and read on command, so this adapter has two methods more: ``store`` after a prompt was answered,
-and ``restore`` before it is asked again. Start the server with ``-np 1 --slot-save-path FOLDER --metrics``.
+and ``restore`` before it is asked again. Start the server with ``-np 1 --slot-save-path FOLDER --metrics``, and ``--cache-ram 0`` where it
+knows that: else erased slots come back from the server's own memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kvverify.live.control import Control, ServerProblem
@@ -18,8 +20,18 @@ from kvverify.live.engines.vllm import count
 from kvverify.live.engines.vllm_facts import read_metrics
 from kvverify.live.metrics import settled
 
-_HOW = "start llama-server with -np 1 --slot-save-path FOLDER --metrics"
+_HOW = "start llama-server with -np 1 --slot-save-path FOLDER --metrics --cache-ram 0"
 _SLOT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One reading: the slot's task, prompt and cached tokens, and counters of all requests; ``cached`` is not in older builds."""
+
+    slot: tuple[int | None, ...]
+    computed: int | None = None
+    cached: int | None = None
+    running: int | None = None
 
 
 class LlamaCpp:
@@ -72,6 +84,7 @@ class LlamaCpp:
             max_context=context,
             options={"total_slots": slots},
             notes=tuple(notes),
+            prompts_in_hbm=1,
         )
         return self.info
 
@@ -81,27 +94,38 @@ class LlamaCpp:
         Raises:
             ServerProblem: no answer, or they do not come to rest.
         """
-        slot, computed, running = await settled(self._look, self.options.settle_interval_s, self.options.settle_limit_s)
-        told = self._book(slot)
+        look = await settled(self._look, self.options.settle_interval_s, self.options.settle_limit_s)
+        told = self._book(look.slot) if look.cached is None else self._count(look.computed or 0, look.cached)
         return Evidence(
             hbm_hit_tokens=self._hbm if told else None,
             dram_hit_tokens=0 if told else None,
             disk_hit_tokens=self._disk if told else None,
             loaded_bytes=self._read_bytes,
-            computed_tokens=computed,
+            computed_tokens=look.computed,
             queries=self._asked if told else None,
-            running=running,
+            running=look.running,
             witness={"restored_tokens": self._restored_tokens},
         )
 
-    async def _look(self) -> tuple[tuple[int | None, ...], int | None, int | None]:
+    async def _look(self) -> _Look:
         slots = await self.control.get_json("/slots")
         first = slots[_SLOT] if isinstance(slots, list) and slots and isinstance(slots[_SLOT], Mapping) else {}
-        names = ("id_task", "n_prompt_tokens", "n_prompt_tokens_cache")
+        slot = tuple(number(first.get(name)) for name in ("id_task", "n_prompt_tokens", "n_prompt_tokens_cache"))
         metrics = await read_metrics(self.control)
-        counted = None if metrics is None else count(metrics, "llamacpp:prompt_tokens")
-        running = None if metrics is None else count(metrics, "llamacpp:requests_processing")
-        return tuple(number(first.get(name)) for name in names), counted, running
+        if metrics is None:
+            return _Look(slot)
+        names = ("prompt_tokens", "prompt_tokens_cached", "requests_processing")
+        return _Look(slot, *(count(metrics, f"llamacpp:{name}") for name in names))
+
+    def _count(self, computed: int, cached: int) -> bool:
+        """Add what was hit since the last reading, of builds that count it: their slots forget it when a request ends."""
+        if self._from_file:
+            self._disk += cached - self._hbm - self._disk
+        else:
+            self._hbm = cached - self._disk
+        if computed + cached != self._asked:
+            self._asked, self._from_file = computed + cached, False
+        return True
 
     def _book(self, slot: tuple[int | None, ...]) -> bool:
         """Add the slot's last request, if it is a new one; return whether the slot tells what it hit."""

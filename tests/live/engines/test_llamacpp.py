@@ -17,12 +17,17 @@ FILE_BYTES = 8_370_000
 
 
 class FakeLlama(Routes):
-    """One slot. ``answer`` serves a prompt from what the slot holds."""
+    """One slot. ``answer`` serves a prompt from what the slot holds.
 
-    def __init__(self, slots: int = 1) -> None:
+    ``counts``: as build 0c1e570, which counts cached tokens, and whose slot forgets them when a request ends.
+    """
+
+    def __init__(self, slots: int = 1, *, counts: bool = False) -> None:
         super().__init__()
-        self.page = Page()
+        self.page, self.counts = Page(), counts
         self.page.add("llamacpp:prompt_tokens")
+        if counts:
+            self.page.add("llamacpp:prompt_tokens_cached")
         self.page.set("llamacpp:requests_processing", 0)
         self.slot: dict[str, Any] = {"id": 0, "n_ctx": 4096, "is_processing": False}
         self.held, self.files, self.task = 0, {"s": 0}, 0
@@ -40,6 +45,9 @@ class FakeLlama(Routes):
         cached = min(self.held, prompt - 1)
         self.task += 2
         tokens = {"n_prompt_tokens": prompt, "n_prompt_tokens_cache": cached}
+        if self.counts:
+            self.page.add("llamacpp:prompt_tokens_cached", cached)
+            tokens = {"n_prompt_tokens": prompt + 16, "n_prompt_tokens_processed": 0, "n_prompt_tokens_cache": 0}
         self.slot |= {"id_task": self.task, **tokens}
         self.page.add("llamacpp:prompt_tokens", prompt - cached)
         self.held = prompt + 16
@@ -57,9 +65,10 @@ class FakeLlama(Routes):
         return {"id_slot": 0, "filename": name, "n_restored": self.held, "n_read": self.read}
 
 
-def test_save_erase_restore() -> None:
+@pytest.mark.parametrize("counts", [False, True])
+def test_save_erase_restore(counts: bool) -> None:
     async def run() -> None:
-        server = FakeLlama()
+        server = FakeLlama(counts=counts)
         with serve(server) as url:
             async with opened(LlamaCpp, url) as engine:
                 info = engine.info
@@ -85,9 +94,10 @@ def test_save_erase_restore() -> None:
     asyncio.run(run())
 
 
-def test_without_a_restore_it_is_a_recomputation() -> None:
+@pytest.mark.parametrize("counts", [False, True])
+def test_without_a_restore_it_is_a_recomputation(counts: bool) -> None:
     async def run() -> None:
-        server = FakeLlama()
+        server = FakeLlama(counts=counts)
         with serve(server) as url:
             async with opened(LlamaCpp, url) as engine:
                 assert engine.info is not None
