@@ -57,7 +57,7 @@ class Served:
 
     def _client(self) -> httpx2.Client:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        return httpx2.Client(headers=headers, timeout=TIMEOUT_S, **transport_options(self._url))
+        return httpx2.Client(headers=headers, timeout=TIMEOUT_S, **transport_options(self._url, reuse=True))
 
     def _ids(self, http: httpx2.Client, text: str, *, start: bool = False) -> list[int]:
         if not text and not start:

@@ -53,13 +53,13 @@ def server_root(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def transport_options(url: str) -> dict[str, Any]:
+def transport_options(url: str, *, reuse: bool = False) -> dict[str, Any]:
     """Return the options of an HTTP client that talks to ``url`` alone: no redirects, no proxy of the environment.
 
     A request that meets the server closing its connection is lost, for nothing is sent twice. So each has a connection of its own, but
-    for TLS, where a new one costs round trips.
+    for TLS, where a new one costs round trips, and where many small requests follow each other (``reuse``).
     """
-    kept = 20 if url.startswith("https:") else 0
+    kept = None if reuse or url.startswith("https:") else 0
     limits = httpx2.Limits(max_keepalive_connections=kept, keepalive_expiry=IDLE_SECONDS)
     options: dict[str, Any] = {"follow_redirects": False, "trust_env": False, "limits": limits}
     if url.startswith("https:"):
