@@ -14,9 +14,8 @@ from kvverify.errors import KvverifyError, UsageError
 
 KEY_VARIABLES = ("KVVERIFY_API_KEY", "OPENAI_API_KEY")
 CONNECT_SECONDS = 10.0
-IDLE_SECONDS = (
-    2.0  # after which no connection is used again; uvicorn, which serves vLLM, SGLang and LMCache, closes it after 5
-)
+# after which no connection is used again; uvicorn, which serves vLLM, SGLang and LMCache, closes it after 5
+IDLE_SECONDS = 2.0
 LONGEST_QUOTE = 300  # characters of a server's own words in one error line
 
 

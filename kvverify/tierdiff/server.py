@@ -128,8 +128,8 @@ class Server:
     ) -> Pass:
         """Send requests one by one, each with its own gate on ``tier``.
 
-        ``first`` makes a request ready and returns what it must show; ``load`` brings it up where a tier is read on command. A reading after one request is that before the next, so
-        that nobody is served unseen in between.
+        ``first`` makes a request ready and returns what it must show; ``load`` brings it up where a tier is read on command. A
+        reading after one request is that before the next, so that nobody is served unseen in between.
         """
         done, now = Pass(arm), await self.engine.evidence()
         for item in items:
