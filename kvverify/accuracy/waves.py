@@ -23,12 +23,10 @@ from kvverify.events_accuracy import SampleAnswered
 from kvverify.live.answer import Answer
 from kvverify.live.engine import FlushFailed
 from kvverify.live.prompt import Prompt
-from kvverify.live.prompts import LEAST_UNITS, equal_length
 from kvverify.tierdiff.server import Item, Pass, Server
 
 SHARE = 2  # the samples of a wave take at most this part of the tier that must hold them all
 ATTEMPTS = 2  # of a sample whose gate was not satisfied
-CANARY_TOKENS = 320
 COMPUTE = "compute"
 _PADS = ("\n", " ", "\n\n")
 
@@ -155,13 +153,7 @@ class Waves:
             except FlushFailed as problem:
                 raise KvverifyError(f"--control scramble: {problem}") from problem
             return False
-        return await self.server.empty(await self._canary()) if self.options.tier in LOWER else False
-
-    async def _canary(self) -> Item:
-        server = self.server
-        unit = server.info.hit_tokens or server.info.block_tokens or 1
-        length = equal_length(server.info, max(LEAST_UNITS, -(-CANARY_TOKENS // unit)), room=1)
-        return Item(self.number, await server.writer.write(length, self.number), 1)
+        return await self.server.empty(await self.server.canary(self.number)) if self.options.tier in LOWER else False
 
     async def _measure(self, arm: str, items: Sequence[Item], *, poisoned: bool) -> Pass:
         tier = self.options.tier if self.options.tier in LOWER else HBM

@@ -20,11 +20,17 @@ from kvverify.live.prompt import Prompt
 from kvverify.live.story import Story, endless, sentences, tell
 
 LEAST_UNITS = 3  # with fewer, hybrid models may rightly hit nothing
+STORY_TOKENS = 320  # a story and its question, even where a token is a byte
 FIRST_FILLER = 450_000  # numbers of stories from here on are fillers
 TRIES = 40  # of a text whose tokens are counted by the server
 _PADS = (" so", " and", " then", ".", " a", "\n", " 7")
 
 Count = Callable[[str], Awaitable[int]]
+
+
+def units_of(info: EngineInfo, tokens: int) -> int:
+    """Return the hit units that hold ``tokens`` tokens, and at least as many as are needed for a hit everywhere."""
+    return max(LEAST_UNITS, -(-tokens // (info.hit_tokens or info.block_tokens or 1)))
 
 
 def equal_length(info: EngineInfo, units: int = LEAST_UNITS, *, tail: int | None = None, room: int = 0) -> int:

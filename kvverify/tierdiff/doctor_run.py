@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from kvverify.errors import KvverifyError
 from kvverify.events import ProblemMet, RequestAnswered
 from kvverify.live.engine import EngineInfo
-from kvverify.live.prompts import LEAST_UNITS, equal_length
+from kvverify.live.prompts import STORY_TOKENS, equal_length, units_of
 from kvverify.tierdiff.connect import Connection, connect, emit_engine
 from kvverify.tierdiff.doctor import Seen, diagnose
 from kvverify.tierdiff.server import Emit, Item, Server
 
 _TOKENS = 8
-_STORY_TOKENS = 320  # a prompt with its question, even where a token is a byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,7 @@ def prompt_tokens(info: EngineInfo, *, room: int) -> int:
     Raises:
         UsageError: none is known, or none fits.
     """
-    unit = info.hit_tokens or info.block_tokens or 1
-    return equal_length(info, max(LEAST_UNITS, -(-_STORY_TOKENS // unit)), room=room)
+    return equal_length(info, units_of(info, STORY_TOKENS), room=room)
 
 
 async def look(server: Server) -> Seen:

@@ -11,10 +11,10 @@ from kvverify.events import Event, GateEvaluated, IsolationMeasured, RequestAnsw
 from kvverify.live.answer import Answer
 from kvverify.live.engine import Evidence, Expected
 from kvverify.live.gate import PARTIAL, evaluate, total
-from kvverify.live.prompts import LEAST_UNITS, Tokenizer, equal_length
+from kvverify.live.prompts import Tokenizer
 from kvverify.stats.rare import excluded_rate
 from kvverify.tierdiff.connect import emit_engine
-from kvverify.tierdiff.isolation_beside import STORY_TOKENS, Beside, NewPrompts, new_tokens
+from kvverify.tierdiff.isolation_beside import Beside, NewPrompts, new_tokens
 from kvverify.tierdiff.server import Item, Server
 from kvverify.tierdiff.sessions import Session, certain, early_sessions, examine, secret_sessions
 from kvverify.verdicts_live import NEW
@@ -129,7 +129,7 @@ class Isolation:
         for round_ in left:
             server.round = round_
             await new.write()
-            poisoned = await server.empty(await self.canary(round_))
+            poisoned = await server.empty(await server.canary(round_))
             before = await server.engine.evidence()
             reloaded = asyncio.ensure_future(self._ask_all(arm, sessions))
             answers, beside = await asyncio.gather(reloaded, new.ask(server, arm + NEW, reloaded))
@@ -153,12 +153,6 @@ class Isolation:
             good += [s for s in wave if s.name in right]
             rest += [s for s in wave if s.name not in right]
         return [*good, *rest][:count], min(count, len(good))
-
-    async def canary(self, round_: int) -> Item:
-        """Return a prompt that shows whether HBM was emptied."""
-        units = max(LEAST_UNITS, -(-STORY_TOKENS // self.unit))
-        length = equal_length(self.server.info, units, room=1)
-        return Item(round_, await self.server.writer.write(length, round_), 1)
 
     async def _qualify(self, arm: str, wave: Sequence[Session]) -> set[str]:
         """Return which sessions of ``wave`` give a right answer from HBM each time, after a pass that computes them.

@@ -14,10 +14,9 @@ from kvverify.errors import UsageError
 from kvverify.live.answer import Answer
 from kvverify.live.engine import EngineInfo
 from kvverify.live.prompt import Prompt
-from kvverify.live.prompts import Writer
+from kvverify.live.prompts import STORY_TOKENS, Writer
 from kvverify.tierdiff.server import Item, Server
 
-STORY_TOKENS = 320  # a story and its question, even where a token is a byte
 _LEAST_BLOCK = 8  # tokens; the first of a prompt are then enough of its number that no other begins with them
 
 

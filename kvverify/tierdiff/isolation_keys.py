@@ -31,7 +31,7 @@ async def check_salts(isolation: Isolation) -> None:
     again = await asks.ask(salt=f"{run}-a")
     other = await asks.ask(salt=f"{run}-b")
     _crossed(isolation.server, "salt b", "salt a", other, known=again.hits > 0)
-    await isolation.server.empty(await isolation.canary(1000))
+    await isolation.server.empty(await isolation.server.canary(1000))
     third = await asks.ask(salt=f"{run}-c")
     back = await asks.ask(salt=f"{run}-a")
     _crossed(isolation.server, "salt c, after a flush", "salt a or b", third, known=back.lower_hits > 0)
@@ -51,7 +51,7 @@ async def check_adapters(isolation: Isolation, clients: Mapping[str, Client]) ->
         again = await asks.ask(client)
         own[name] = again.answer
         _crossed(server, f"adapter {name}", "the base model or another adapter", first, known=again.hits > 0)
-    await server.empty(await isolation.canary(1001))
+    await server.empty(await server.canary(1001))
     for name, client in {"base": server.client, **clients}.items():
         _reloaded(server, name, own, await asks.ask(client))
 

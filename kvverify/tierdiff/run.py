@@ -13,7 +13,7 @@ from kvverify.errors import KvverifyError, UsageError
 from kvverify.events import Event, ProblemMet, ReplayCompared, RunStarted
 from kvverify.live.engine import EngineInfo
 from kvverify.live.prompt import Prompt
-from kvverify.live.prompts import LEAST_UNITS, equal_length
+from kvverify.live.prompts import equal_length, units_of
 from kvverify.tierdiff.arms import HBM, Wave, nothing_possible, planned
 from kvverify.tierdiff.compare import measure
 from kvverify.tierdiff.connect import connect, emit_engine
@@ -81,8 +81,7 @@ async def _shortest(server: Server, *, room: int) -> Prompt:
     Raises:
         UsageError: none fits the context, or the server does not tell its block.
     """
-    unit = server.info.hit_tokens or server.info.block_tokens or LEAST_TOKENS
-    units = max(LEAST_UNITS, -(-LEAST_TOKENS // unit))
+    units = units_of(server.info, LEAST_TOKENS)
     while True:
         tokens = equal_length(server.info, units, room=room)
         try:

@@ -17,7 +17,7 @@ from kvverify.live.client import Client
 from kvverify.live.control import ServerProblem
 from kvverify.live.engine import Engine, EngineInfo, Evidence, Expected, FlushFailed
 from kvverify.live.prompt import Prompt
-from kvverify.live.prompts import Writer
+from kvverify.live.prompts import STORY_TOKENS, Writer, equal_length, units_of
 
 Emit = Callable[[Event], None]
 
@@ -151,6 +151,15 @@ class Server:
         done = Pass(arm, {known.request: known for _, known in both})
         done.whole = self._gate(arm, tier, (before, now), expected, [a for a, _ in both], poisoned, gate_request=-1)
         return done
+
+    async def canary(self, number: int) -> Item:
+        """Return a prompt that shows whether HBM was emptied, another one for each ``number``.
+
+        Raises:
+            UsageError: the server does not tell its block, or none fits its context.
+        """
+        length = equal_length(self.info, units_of(self.info, STORY_TOKENS), room=1)
+        return Item(number, await self.writer.write(length, number), 1)
 
     async def settle(self) -> None:
         """Wait until stores under way are done; some engines start them with the next step only, hence a request."""

@@ -95,7 +95,11 @@ class LlamaCpp:
             ServerProblem: no answer, or they do not come to rest.
         """
         look = await settled(self._look, self.options.settle_interval_s, self.options.settle_limit_s)
-        told = self._book(look.slot) if look.cached is None else self._count(look.computed or 0, look.cached)
+        told = True
+        if look.cached is None:
+            told = self._book(look.slot)
+        else:
+            self._count(look.computed or 0, look.cached)
         return Evidence(
             hbm_hit_tokens=self._hbm if told else None,
             dram_hit_tokens=0 if told else None,
@@ -117,7 +121,7 @@ class LlamaCpp:
         names = ("prompt_tokens", "prompt_tokens_cached", "requests_processing")
         return _Look(slot, *(count(metrics, f"llamacpp:{name}") for name in names))
 
-    def _count(self, computed: int, cached: int) -> bool:
+    def _count(self, computed: int, cached: int) -> None:
         """Add what was hit since the last reading, of builds that count it: their slots forget it when a request ends."""
         if self._from_file:
             self._disk += cached - self._hbm - self._disk
@@ -125,7 +129,6 @@ class LlamaCpp:
             self._hbm = cached - self._disk
         if computed + cached != self._asked:
             self._asked, self._from_file = computed + cached, False
-        return True
 
     def _book(self, slot: tuple[int | None, ...]) -> bool:
         """Add the slot's last request, if it is a new one; return whether the slot tells what it hit."""

@@ -21,6 +21,7 @@ from kvverify.report.signoff.gather import Run
 from kvverify.report.signoff.losses import POINTS, Loss, claims, judge
 from kvverify.report.words import plural, size
 from kvverify.verdicts import end_reasons
+from kvverify.verdicts_compare import in_points
 from kvverify.verdicts_live import Proofs
 
 TITLES = {
@@ -210,7 +211,7 @@ def _reads(runs: Iterable[Run], compared: Iterable[Run]) -> list[str]:
 
 def _cost(losses: Sequence[Loss], verdict: Verdict) -> str:
     """Return what each arm loses, the largest loss first; nothing is «less than the margin» while something keeps the question open."""
-    margin = f"{losses[0].margin:g} {'point' if losses[0].margin == 1 else 'points'}"
+    margin = in_points(losses[0].event.margin)
     said = {
         Verdict.FAIL: f"More than the margin of {margin}",
         Verdict.INCONCLUSIVE: "Not decided",
@@ -220,7 +221,7 @@ def _cost(losses: Sequence[Loss], verdict: Verdict) -> str:
     for loss in sorted(losses, key=lambda loss: loss.event.difference):
         name = f"{loss.event.arm} " if len(losses) > 1 else ""
         open_ = verdict not in (Verdict.PASS, Verdict.FAIL) and loss.verdict is Verdict.PASS
-        costs[Verdict.INCONCLUSIVE if open_ or loss.verdict not in said else loss.verdict].append(
+        costs[Verdict.INCONCLUSIVE if open_ else loss.verdict].append(
             f"{name}{POINTS * loss.event.difference:+.2f} points ({_interval(loss)})"
         )
     ends_with = {Verdict.INCONCLUSIVE: f", margin {margin}"}
